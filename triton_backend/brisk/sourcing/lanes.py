@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import math
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
@@ -60,6 +61,8 @@ class Portion:
     def __init__(self, chunks: Stretch, asked_s: float) -> None:
         self.next, self.end = chunks
         self.asked_s = asked_s
+        self.chunk_s = asked_s
+        """Since when the chunk ``next`` may arrive; infinity while it is verified and written."""
         self.heard_s: float | None = None
         self.task: asyncio.Task[None] | None = None
         self.expect: Callable[[int], None] = expect_any
@@ -132,6 +135,8 @@ class Supplier:
         meanwhile."""
         self.is_starved = False
         """Whether the peer sent no chunk in its last answer."""
+        self.late: Counter[int] = Counter()
+        """How often a chunk took too long from this source, so that others are asked for it."""
         self.problem = ""
         self.rejected = 0
         self.slow_bytes_per_s = 0.0
@@ -215,6 +220,13 @@ class Supplier:
         self._fail(problem, has_come=False)
         if portion.task is not None:
             portion.task.cancel()
+
+    def leave_late(self, portion: Portion, slow_until_s: float) -> None:
+        """Leave a request whose chunk takes too long; the source counts as slow until then."""
+        self.late[portion.next] += 1
+        self.slow_bytes_per_s = max(self._long_meter.rate(self._clock()), 1.0)
+        self.slow_until_s = slow_until_s
+        self.leave(portion, f"{self.name}: a chunk took too long")
 
     def drop(self, portion: Portion) -> None:
         """Cancel a request whose answer is not wanted any more; not counted as a failure."""
@@ -357,7 +369,7 @@ class Supplier:
         return min(missing_bytes, MOST_GATHERED_BYTES, int(rate * GATHER_S))
 
     async def _put(self, portion: Portion, pieces: list[bytes | memoryview]) -> None:
-        index = portion.next
+        index, portion.chunk_s = portion.next, math.inf
         if not await self._customer.put(self, index, pieces):
             self.rejected += 1
             file, chunk = self._customer.layout.place(index)
@@ -366,4 +378,4 @@ class Supplier:
                 f"{self.name}: chunk {chunk} of '{name}' is not what the manifest says: the file "
                 "was changed or damaged"
             )
-        portion.next += 1
+        portion.next, portion.chunk_s = index + 1, self._clock()

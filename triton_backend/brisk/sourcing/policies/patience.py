@@ -27,6 +27,12 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
 _MOST_DOUBLINGS = 8
 
 
+LATE_S = 3.0
+LATE_FACTOR = 4.0
+"""The time that a chunk may take at least, and as a multiple of what another source that has it
+would take, before that one is asked for it."""
+
+
 class Waited(NamedTuple):
     """How a request has been answered so far; times are seconds of one clock."""
 
@@ -51,6 +57,14 @@ def is_silent(waited: Waited, now_s: float) -> bool:
 
 def is_slow(waited: Waited) -> bool:
     return waited.busy_s >= SLOW_S and waited.bytes_per_s < SLOW_SHARE * waited.expected
+
+
+def is_late(waited_s: float, chunk_bytes: int, other_bytes_per_s: float) -> bool:
+    """Whether a chunk, awaited for ``waited_s``, is better requested from another source that
+    gives ``other_bytes_per_s``. A source that trickles is never silent."""
+    if other_bytes_per_s <= 0:
+        return False
+    return waited_s > max(LATE_S, LATE_FACTOR * chunk_bytes / other_bytes_per_s)
 
 
 def pause_s(failures: int) -> float:
