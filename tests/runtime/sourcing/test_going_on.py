@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import fcntl
+import signal
+import subprocess
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+from brisk.copies import connection
+from brisk.copies.connection import CourierConnection, lock_path
 from brisk.copies.manifest import Range
+from brisk.copies.remote import WHOLE
+from brisk.sourcing.arriving import locked
+from brisk.sourcing.process import ENDING_S
 from support.remote.couriers import CourierHost
+from support.remote.entries import end_courier
 from support.remote.published import Published, form_of, publish
 from support.remote.registries import RegistryServer
-from support.waiting import wait_until
+from support.waiting import PATIENCE_S, wait_until
 
 Start = Callable[..., CourierHost]
 Serve = Callable[..., RegistryServer]
@@ -106,3 +118,76 @@ def test_the_only_form_comes_before_it_is_taken_and_is_an_artefact_then(
         assert not (artefacts / FORM).exists()
         assert client.take(published, FORM) is not None
         wait_until((artefacts / FORM).exists, "the form among the artefacts")
+
+
+def test_who_comes_while_a_courier_ends_gets_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that ends accepts nothing more and still holds the lock, so that the first courier
+    that is started finds another there, and ends."""
+    (tmp_path / "run").mkdir(mode=0o700)
+    monkeypatch.setenv("BRISK_RUNTIME_DIR", str(tmp_path / "run"))
+    monkeypatch.setenv("BRISK_CACHE_DIR", str(tmp_path / "cache"))
+    started: list[subprocess.Popen[bytes]] = []
+    start_courier = connection._start
+
+    def start_noted() -> subprocess.Popen[bytes]:
+        started.append(start_courier())
+        return started[-1]
+
+    monkeypatch.setattr(connection, "_start", start_noted)
+    copies: list[object] = []
+
+    def ask() -> None:
+        with CourierConnection() as courier:
+            copies.append(courier.ask("status", {})["copies"])
+
+    client = threading.Thread(target=ask, daemon=True)
+    try:
+        with lock_path().open("wb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            client.start()
+            wait_until(lambda: bool(started) and started[0].poll() == 0, "the first one's end")
+        client.join(PATIENCE_S)
+        assert copies == [[]]
+    finally:
+        end_courier()
+        client.join(PATIENCE_S)
+        for each in started:
+            each.wait(PATIENCE_S)
+
+
+def test_a_courier_ends_soon_though_one_of_its_threads_waits_for_long(
+    tmp_path: Path, start: Start, serve: Serve
+) -> None:
+    """A thread waits for the lock of all copies, which somebody else holds."""
+    published = publish(tmp_path / "m", 1_000_000)
+    registry = serve(published)
+    host = start()
+    remote = host.cache / "remote"
+    remote.mkdir(mode=0o700, parents=True)
+    with locked(remote), host.client() as client:
+        question = b'{"open": {"url": "%s", "sha256": "%s"}}\n'
+        client.send(question % (registry.manifest_url.encode(), published.sha256.encode()))
+        wait_until(lambda: bool(copies(host)), "the copy that is opened")
+        assert host.process is not None
+        host.process.send_signal(signal.SIGTERM)
+        assert host.process.wait(ENDING_S + 10.0) == 0
+
+
+def test_a_copy_whose_courier_ended_before_it_was_synced_is_finished_by_the_next(
+    tmp_path: Path, start: Start, serve: Serve
+) -> None:
+    published = publish(tmp_path / "m", 1_000_000)
+    registry = serve(published)
+    host = start()
+    whole = host.copy_folder(published) / WHOLE
+    with host.client() as client:
+        client.fetch(published, registry.manifest_url)
+        wait_until(whole.exists, "the mark that all is on the disk")
+    host.kill()
+    whole.unlink()
+    host.start()
+    with host.client() as client:
+        client.fetch(published, registry.manifest_url)
+        wait_until(whole.exists, "the mark that all is on the disk")

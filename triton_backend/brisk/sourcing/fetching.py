@@ -57,10 +57,7 @@ class Fetch:
     """A copy that is being fetched. Call ``close`` before the copy is closed."""
 
     def __init__(
-        self,
-        copy: ArrivingCopy,
-        executor: Executor,
-        clock: Callable[[], float] = time.monotonic,
+        self, copy: ArrivingCopy, executor: Executor, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.copy = copy
         self.layout = copy.layout
@@ -95,6 +92,7 @@ class Fetch:
         self._taking = asyncio.Lock()
         self._writes: set[asyncio.Future[Any]] = set()
         self._order()
+        self._finish_if_whole()  # the courier before may have ended in between
 
     async def close(self) -> None:
         """Wait for the writes in progress. Precondition: ``put`` is not called any more."""
@@ -351,12 +349,15 @@ class Fetch:
         for awaited in self._awaited:
             if not awaited.bits & ~self.here:
                 awaited.come.ring()
+        self._finish_if_whole()
+        self._publish(self.layout.place(index)[0])
+
+    def _finish_if_whole(self) -> None:
         if not self._is_finished and not self.layout.own & ~self.here:
             self._is_finished = True
             self._later(self.copy.finish)
             for form in self.forms:
                 self._publish(form)
-        self._publish(self.layout.place(index)[0])
 
     def _publish(self, number: int) -> None:
         """Publish a prepared form among the artefacts once it is whole.

@@ -344,6 +344,11 @@ class CopyTable:
         """The digests of the copies that are open but not yet ready to be fetched or served."""
         return self._opened.keys() - self.fetches.keys()
 
+    @property
+    def is_closing(self) -> bool:
+        """Whether copies are being closed: their files may still be synced to the disk."""
+        return bool(self._closing)
+
     def supply_of(self, sha256: str) -> Supply | None:
         copy = self._opened.get(sha256)
         return None if copy is None else copy.supply
