@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import signal
 import subprocess
 import threading
@@ -11,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from brisk.copies import connection
+from brisk.copies import connection, courier
 from brisk.copies.connection import CourierConnection, lock_path
 from brisk.copies.manifest import Range
 from brisk.copies.remote import WHOLE
+from brisk.errors import UnavailableError
 from brisk.sourcing.arriving import locked
 from brisk.sourcing.process import ENDING_S
 from support.remote.couriers import CourierHost
@@ -139,8 +141,8 @@ def test_who_comes_while_a_courier_ends_gets_the_next_one(
     copies: list[object] = []
 
     def ask() -> None:
-        with CourierConnection() as courier:
-            copies.append(courier.ask("status", {})["copies"])
+        with CourierConnection() as opened:
+            copies.append(opened.ask("status", {})["copies"])
 
     client = threading.Thread(target=ask, daemon=True)
     try:
@@ -191,3 +193,43 @@ def test_a_copy_whose_courier_ended_before_it_was_synced_is_finished_by_the_next
     with host.client() as client:
         client.fetch(published, registry.manifest_url)
         wait_until(whole.exists, "the mark that all is on the disk")
+
+
+@pytest.mark.parametrize("is_for_ever", [False, True])
+def test_a_command_that_fetches_waits_through_a_short_silence_and_names_a_long_one(
+    tmp_path: Path,
+    start: Start,
+    serve: Serve,
+    monkeypatch: pytest.MonkeyPatch,
+    is_for_ever: bool,
+) -> None:
+    published = publish(tmp_path / "m", 8_000_000)
+    registry = serve(published, bytes_per_s=RATE)
+    host = start()
+    monkeypatch.setenv("BRISK_RUNTIME_DIR", str(host.runtime))
+    monkeypatch.setenv("BRISK_CACHE_DIR", str(host.cache))
+    file = tmp_path / "model.remote"
+    file.write_text(json.dumps({"url": registry.manifest_url, "sha256": published.sha256}))
+    silence_s = 2.5
+    if is_for_ever:
+        monkeypatch.setattr(courier, "STALLED_S", silence_s)
+    is_over = threading.Event()
+
+    def fall_silent() -> None:
+        wait_until(lambda: registry.sent_bytes > 2_000_000, "some bytes")
+        registry.is_silent = True
+        is_over.wait(PATIENCE_S if is_for_ever else silence_s)
+        registry.bytes_per_s = 0.0
+        registry.is_silent = False
+
+    silence = threading.Thread(target=fall_silent, daemon=True)
+    silence.start()
+    try:
+        if is_for_ever:
+            with pytest.raises(UnavailableError, match=rf"model\.remote: {registry.url}"):
+                courier.fetch(file)
+        else:
+            assert courier.fetch(file).read_bytes() == published.contents[0]
+    finally:
+        is_over.set()
+        silence.join(PATIENCE_S)
