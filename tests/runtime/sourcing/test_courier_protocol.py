@@ -187,6 +187,26 @@ def test_a_form_is_not_taken_where_the_weights_come_sooner(
     assert not any(FORM in request for request in registry.requests)
 
 
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_form_that_is_missing_or_damaged_at_the_url_is_left_for_the_weights(
+    tmp_path: Path, start: Start, serve: Serve, private_cache: None, is_there: bool
+) -> None:
+    published = with_form(tmp_path / "m", 4_000_000, 4_100_000)
+    form = published.folder / "forms" / FORM
+    form.write_bytes(bytes(form.stat().st_size)) if is_there else form.unlink()
+    registry = serve(published)
+    host = start()
+    with host.client() as client:
+        client.open(published, registry.manifest_url)
+        assert client.take(published, FORM) is None
+        for _ in client.wait(published):
+            pass
+        problems = [each["problem"] for each in client.status(published)["sources"]]
+    assert problems == [""]
+    assert host.log.count("is left for weights") == 1
+    check_equal(host, published)
+
+
 def test_an_object_stores_url_is_signed_with_the_machines_credentials(
     tmp_path: Path, start: Start, serve: Serve
 ) -> None:

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
+import signal
+import subprocess
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+from brisk.copies import connection, courier
+from brisk.copies.connection import CourierConnection, lock_path
 from brisk.copies.manifest import Range
+from brisk.copies.remote import WHOLE
+from brisk.errors import UnavailableError
+from brisk.sourcing.arriving import locked
+from brisk.sourcing.process import ENDING_S
 from support.remote.couriers import CourierHost
+from support.remote.entries import end_courier
 from support.remote.published import Published, form_of, publish
 from support.remote.registries import RegistryServer
-from support.waiting import wait_until
+from support.waiting import PATIENCE_S, wait_until
 
 Start = Callable[..., CourierHost]
 Serve = Callable[..., RegistryServer]
@@ -106,3 +120,116 @@ def test_the_only_form_comes_before_it_is_taken_and_is_an_artefact_then(
         assert not (artefacts / FORM).exists()
         assert client.take(published, FORM) is not None
         wait_until((artefacts / FORM).exists, "the form among the artefacts")
+
+
+def test_who_comes_while_a_courier_ends_gets_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that ends accepts nothing more and still holds the lock, so that the first courier
+    that is started finds another there, and ends."""
+    (tmp_path / "run").mkdir(mode=0o700)
+    monkeypatch.setenv("BRISK_RUNTIME_DIR", str(tmp_path / "run"))
+    monkeypatch.setenv("BRISK_CACHE_DIR", str(tmp_path / "cache"))
+    started: list[subprocess.Popen[bytes]] = []
+    start_courier = connection._start
+
+    def start_noted() -> subprocess.Popen[bytes]:
+        started.append(start_courier())
+        return started[-1]
+
+    monkeypatch.setattr(connection, "_start", start_noted)
+    copies: list[object] = []
+
+    def ask() -> None:
+        with CourierConnection() as opened:
+            copies.append(opened.ask("status", {})["copies"])
+
+    client = threading.Thread(target=ask, daemon=True)
+    try:
+        with lock_path().open("wb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            client.start()
+            wait_until(lambda: bool(started) and started[0].poll() == 0, "the first one's end")
+        client.join(PATIENCE_S)
+        assert copies == [[]]
+    finally:
+        end_courier()
+        client.join(PATIENCE_S)
+        for each in started:
+            each.wait(PATIENCE_S)
+
+
+def test_a_courier_ends_soon_though_one_of_its_threads_waits_for_long(
+    tmp_path: Path, start: Start, serve: Serve
+) -> None:
+    """A thread waits for the lock of all copies, which somebody else holds."""
+    published = publish(tmp_path / "m", 1_000_000)
+    registry = serve(published)
+    host = start()
+    remote = host.cache / "remote"
+    remote.mkdir(mode=0o700, parents=True)
+    with locked(remote), host.client() as client:
+        question = b'{"open": {"url": "%s", "sha256": "%s"}}\n'
+        client.send(question % (registry.manifest_url.encode(), published.sha256.encode()))
+        wait_until(lambda: bool(copies(host)), "the copy that is opened")
+        assert host.process is not None
+        host.process.send_signal(signal.SIGTERM)
+        assert host.process.wait(ENDING_S + 10.0) == 0
+
+
+def test_a_copy_whose_courier_ended_before_it_was_synced_is_finished_by_the_next(
+    tmp_path: Path, start: Start, serve: Serve
+) -> None:
+    published = publish(tmp_path / "m", 1_000_000)
+    registry = serve(published)
+    host = start()
+    whole = host.copy_folder(published) / WHOLE
+    with host.client() as client:
+        client.fetch(published, registry.manifest_url)
+        wait_until(whole.exists, "the mark that all is on the disk")
+    host.kill()
+    whole.unlink()
+    host.start()
+    with host.client() as client:
+        client.fetch(published, registry.manifest_url)
+        wait_until(whole.exists, "the mark that all is on the disk")
+
+
+@pytest.mark.parametrize("is_for_ever", [False, True])
+def test_a_command_that_fetches_waits_through_a_short_silence_and_names_a_long_one(
+    tmp_path: Path,
+    start: Start,
+    serve: Serve,
+    monkeypatch: pytest.MonkeyPatch,
+    is_for_ever: bool,
+) -> None:
+    published = publish(tmp_path / "m", 8_000_000)
+    registry = serve(published, bytes_per_s=RATE)
+    host = start()
+    monkeypatch.setenv("BRISK_RUNTIME_DIR", str(host.runtime))
+    monkeypatch.setenv("BRISK_CACHE_DIR", str(host.cache))
+    file = tmp_path / "model.remote"
+    file.write_text(json.dumps({"url": registry.manifest_url, "sha256": published.sha256}))
+    silence_s = 2.5
+    if is_for_ever:
+        monkeypatch.setattr(courier, "STALLED_S", silence_s)
+    is_over = threading.Event()
+
+    def fall_silent() -> None:
+        wait_until(lambda: registry.sent_bytes > 2_000_000, "some bytes")
+        registry.is_silent = True
+        is_over.wait(PATIENCE_S if is_for_ever else silence_s)
+        registry.bytes_per_s = 0.0
+        registry.is_silent = False
+
+    silence = threading.Thread(target=fall_silent, daemon=True)
+    silence.start()
+    try:
+        if is_for_ever:
+            with pytest.raises(UnavailableError, match=rf"model\.remote: {registry.url}"):
+                courier.fetch(file)
+        else:
+            assert courier.fetch(file).read_bytes() == published.contents[0]
+    finally:
+        is_over.set()
+        silence.join(PATIENCE_S)

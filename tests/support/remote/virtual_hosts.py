@@ -23,7 +23,7 @@ from brisk.sourcing.sources.registry import ByteSource, Pieces
 from brisk.sourcing.supply import Supply
 from support.remote.published import Published
 
-_PIECE_BYTES = 1 << 14
+PIECE_BYTES = 1 << 14
 
 
 class AtOnce(Executor):
@@ -92,10 +92,10 @@ class VirtualRegistry:
 
     async def _pieces(self, number: int, offset: int, size: int) -> AsyncIterator[bytes]:
         content = self.published.contents[number]
-        for begin in range(offset, offset + size, _PIECE_BYTES):
+        for begin in range(offset, offset + size, PIECE_BYTES):
             if self.is_gone:
                 raise SourceError("registry: reset")
-            data = content[begin : min(begin + _PIECE_BYTES, offset + size)]
+            data = content[begin : min(begin + PIECE_BYTES, offset + size)]
             await carry(data, self.up, self.down)
             yield data
 
@@ -125,13 +125,13 @@ class VirtualPeer:
         host, loop = self.host, asyncio.get_running_loop()
         served = arriving_bytes(host.copy, lambda: host.fetch, number, offset, offset + size)
         async for data in served:
-            for begin in range(0, len(data), _PIECE_BYTES):
+            for begin in range(0, len(data), PIECE_BYTES):
                 if host.is_dead:
                     raise SourceError(f"{self.name}: reset")
                 if host.is_cut:
                     await asyncio.sleep(3600.0)
                 host.pulled_s[self.seen_by.name] = loop.time()
-                piece = data[begin : begin + _PIECE_BYTES]
+                piece = data[begin : begin + PIECE_BYTES]
                 await carry(piece, host.up, self.seen_by.down)
                 yield piece
 

@@ -13,6 +13,9 @@ from pathlib import Path
 import pytest
 
 from brisk.copies.manifest import Range
+from brisk.sourcing.lanes import Supplier
+from brisk.sourcing.policies.patience import LATE_S
+from support.remote import virtual_hosts
 from support.remote.published import Published, publish
 from support.remote.virtual_hosts import Link, VirtualHost, VirtualRegistry
 from support.virtual_loop import run_virtually
@@ -250,3 +253,74 @@ def test_hosts_that_await_different_parts_get_those_first_and_complete_each_othe
     assert max(own_s) < 2.0 * ideal_s(published) / 4
     assert max(host.done_s for host in hosts) < 1.5 * ideal_s(published)
     assert registry.up.sent_bytes < 1.3 * ideal_s(published) * RATE
+
+
+@pytest.fixture(scope="module")
+def in_long_chunks(tmp_path_factory: pytest.TempPathFactory) -> Published:
+    return publish(tmp_path_factory.mktemp("p"), 16_000_000, chunk_bytes=1 << 18)
+
+
+class TricklingRegistry(VirtualRegistry):
+    """A registry with a link of its own to the host: it takes nothing of other links."""
+
+    def __init__(self, published: Published, bytes_per_s: float, name: str = "registry") -> None:
+        super().__init__(published, bytes_per_s, Link(RATE))
+        self.name = name
+
+    def for_host(self, down: Link) -> VirtualRegistry:
+        return self
+
+
+@pytest.mark.parametrize("trickler", ["registry", "peer"])
+def test_a_source_that_trickles_does_not_keep_its_chunk_from_one_that_has_it(
+    tmp_path: Path, in_long_chunks: Published, trickler: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After half a second it sends too little to be of use, and too often to count as silent: a
+    chunk takes half a minute."""
+    monkeypatch.setattr(virtual_hosts, "PIECE_BYTES", 1 << 11)
+    host, peer, other = hosts_in(tmp_path, in_long_chunks, 3)
+    for each in (peer, other):
+        each.fill(in_long_chunks)
+    registry = TricklingRegistry(in_long_chunks, RATE) if trickler == "registry" else None
+
+    async def run() -> None:
+        if registry is None:
+            peer.serve()
+        host.start(registry, [peer, other])
+        waiting = asyncio.create_task(host.wait())
+        await asyncio.sleep(0.5)
+        if registry is None:
+            peer.up.bytes_per_s = 8_000
+            other.serve()
+        else:
+            registry.up.bytes_per_s = 8_000
+            peer.serve()
+        await asyncio.wait_for(waiting, LONGEST_S)
+        for each in (host, peer, other):
+            await each.close()
+
+    run_virtually(run())
+    check_whole(in_long_chunks, [host])
+    assert host.done_s < 0.5 + ideal_s(in_long_chunks) + LATE_S + 2.0
+
+
+def test_a_chunk_that_trickles_from_all_sources_comes_in_the_end(
+    tmp_path: Path, in_long_chunks: Published
+) -> None:
+    """A chunk takes 40 s from either registry, and each was expected to be fast."""
+    (host,) = hosts_in(tmp_path, in_long_chunks, 1)
+    one, other = (TricklingRegistry(in_long_chunks, 6_500, name) for name in ("one", "other"))
+
+    async def run() -> None:
+        host.start(one, [])
+        assert host.fetch is not None
+        assert host.supply is not None
+        clock = asyncio.get_running_loop().time
+        host.supply.suppliers.append(Supplier(other, host.supply, clock))
+        while host.fetch.here.bit_count() < 4:
+            await host.fetch.arrived.wait(1.0)
+        assert clock() < 4 * 40.0
+        assert host.supply.suppliers[0].late or host.supply.suppliers[1].late
+        await host.close()
+
+    run_virtually(run())

@@ -8,11 +8,14 @@ import pytest
 
 from brisk.sourcing.policies.patience import (
     FIRST_BYTE_S,
+    LATE_FACTOR,
+    LATE_S,
     NEXT_BYTE_S,
     PEER_SILENCE_S,
     SLOW_S,
     RateMeter,
     Waited,
+    is_late,
     is_silent,
     is_slow,
     pause_s,
@@ -63,6 +66,18 @@ def test_a_source_is_slow_below_half_of_what_was_expected_for_some_time() -> Non
 
 def test_a_source_of_which_nothing_is_expected_is_never_slow() -> None:
     assert not slow(0.0, 1000.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("other_bytes_per_s", "patience_s"),
+    [(100 * MB, LATE_S), (0.1 * MB, LATE_FACTOR * 10.0), (0.0, math.inf)],
+)
+def test_a_chunk_is_late_by_what_another_source_would_take_for_it(
+    other_bytes_per_s: float, patience_s: float
+) -> None:
+    waited_s = min(patience_s, 1e9)
+    assert not is_late(waited_s - 0.001, MB, other_bytes_per_s)
+    assert is_late(waited_s + 0.001, MB, other_bytes_per_s) is (patience_s < math.inf)
 
 
 def test_pauses_double_from_a_tenth_of_a_second_to_five() -> None:

@@ -59,6 +59,10 @@ _Connection = TypeVar("_Connection", bound="CourierConnection")
 MODULE = "brisk.sourcing"
 START_TIMEOUT_S = 30.0
 _RETRY_PAUSE_S = 0.02
+_AGAIN_S = 0.2
+"""The pause before another courier is started, if the one that was started found the lock held:
+its holder may still be starting, or may be ending, and accepts no connections any more then."""
+
 MOST_LINE_BYTES = 1 << 20
 
 _ALLOCATOR = {
@@ -155,6 +159,7 @@ def start_early() -> None:
 def _connect(timeout_s: float) -> socket.socket:
     place, deadline_s = socket_path(), time.monotonic() + timeout_s
     starting: subprocess.Popen[bytes] | None = None
+    again_s = 0.0
     while True:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
@@ -167,8 +172,11 @@ def _connect(timeout_s: float) -> socket.socket:
         except OSError:
             connection.close()
         if starting is None:
-            starting = _start()
-        elif (status := starting.poll()) not in (None, 0):
+            if time.monotonic() >= again_s:
+                starting = _start()
+        elif (status := starting.poll()) == 0:
+            starting, again_s = None, time.monotonic() + _AGAIN_S
+        elif status is not None:
             raise InvalidConfigurationError(
                 f"the courier, which fetches models, ended with status {status} while it started "
                 f"with {runtime_python()}; its own words are in the server's log. Where a package "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,6 +12,10 @@ from brisk.copies.local import LocalCopy
 from brisk.copies.manifest import Range
 from brisk.copies.remote import Remote, read_remote_file, remote_directory
 from brisk.errors import UnavailableError
+
+STALLED_S = 10.0
+"""The time without a further byte after which a copy counts as not arriving: commands fail, and
+requests are refused until some bytes come."""
 
 
 class FetchProgress(NamedTuple):
@@ -60,7 +65,7 @@ class Courier(CourierConnection):
 def fetch(remote_file: Path) -> Path:
     """Return what ``resolve`` returns, once all of the model's own files are here.
 
-    Raises like ``resolve``, and UnavailableError if nothing arrives any more.
+    Raises like ``resolve``, and UnavailableError if nothing arrives for ``STALLED_S``.
     """
     remote = read_remote_file(remote_file)
     path = resolve(remote_file)
@@ -68,7 +73,10 @@ def fetch(remote_file: Path) -> Path:
     if not copy.is_whole:
         with Courier() as courier:
             courier.open(remote)
+            since_s, least = time.monotonic(), None
             for progress in courier.wait(remote.sha256, copy.all_of_it):
-                if progress.problem and not progress.bytes_per_s:
+                if least is None or progress.missing_bytes < least:
+                    since_s, least = time.monotonic(), progress.missing_bytes
+                elif progress.problem and time.monotonic() - since_s > STALLED_S:
                     raise UnavailableError(f"{remote_file}: {progress.problem}")
     return path

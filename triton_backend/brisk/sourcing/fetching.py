@@ -22,7 +22,7 @@ from brisk.sourcing.arriving import ArrivingCopy
 from brisk.sourcing.lanes import Bell, Supplier
 from brisk.sourcing.log import LOGGER
 from brisk.sourcing.policies import wants
-from brisk.sourcing.policies.patience import RateMeter
+from brisk.sourcing.policies.patience import FORM_PATIENCE_S, RateMeter
 from brisk.sourcing.policies.stretches import Stretch, bits_of, bits_of_all
 from brisk.sourcing.policies.worth import expected_bytes_per_s, is_form_sooner
 
@@ -57,10 +57,7 @@ class Fetch:
     """A copy that is being fetched. Call ``close`` before the copy is closed."""
 
     def __init__(
-        self,
-        copy: ArrivingCopy,
-        executor: Executor,
-        clock: Callable[[], float] = time.monotonic,
+        self, copy: ArrivingCopy, executor: Executor, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.copy = copy
         self.layout = copy.layout
@@ -86,6 +83,8 @@ class Fetch:
         self._is_slow_until_s = 0.0
         self._is_finished = copy.is_whole
         self._published: set[int] = set()
+        self._rejected: dict[int, str] = {}
+        """The prepared forms, by their files' numbers, that cannot be used, and why."""
         self._guessed: int | None = None
         """The number of a prepared form that is fetched although no start has taken it yet."""
         self._is_decided = False
@@ -93,6 +92,7 @@ class Fetch:
         self._taking = asyncio.Lock()
         self._writes: set[asyncio.Future[Any]] = set()
         self._order()
+        self._finish_if_whole()  # the courier before may have ended in between
 
     async def close(self) -> None:
         """Wait for the writes in progress. Precondition: ``put`` is not called any more."""
@@ -141,7 +141,8 @@ class Fetch:
         """Wait until all of these bytes have arrived; yield the progress each ``every_s``.
 
         ``problem``: returns why nothing arrives. Raises InvalidRequestError if the manifest has no
-        such bytes, and ``failure`` if nothing more can arrive.
+        such bytes, ArtefactError if they are of a prepared form that cannot be used, and
+        ``failure`` if nothing more can arrive.
         """
         bits = bits_of_all(map(self._stretch, parts))
         awaited = Awaited(tuple(parts), bits, Bell())
@@ -157,6 +158,8 @@ class Fetch:
             while bits & ~self.here:
                 if self.failure is not None:
                     raise self.failure
+                if rejected := next((each for each in parts if each.file in self._rejected), None):
+                    raise ArtefactError(self._rejected[rejected.file])
                 left_s = reported_s + every_s - self._clock()
                 if left_s > 0:
                     await awaited.come.wait(left_s)
@@ -187,22 +190,24 @@ class Fetch:
         it is not being fetched, or its outline does not arrive soon."""
         if self.copy.manifest.form_named(name) not in self.forms:
             return None
-        try:
+        with contextlib.suppress(asyncio.TimeoutError):
             return await asyncio.wait_for(self.take(name, 0.0), _BEGUN_S)
-        except asyncio.TimeoutError:
-            return None
+        return None
 
-    async def take(self, name: str, best_rate: float) -> Path | None:
+    async def take(
+        self, name: str, best_rate: float, is_hopeless: Callable[[], bool] = lambda: False
+    ) -> Path | None:
         """Return the path of the prepared form of this name, once the bytes that say where its
         parts lie have arrived.
 
-        None if there is no such form, it is unusable, or weights come sooner. ``best_rate``: the
-        best rate ever seen from the sources, in bytes/s; 0 if unknown.
+        None if there is no such form, it is unusable or does not come, or weights come sooner.
+        ``best_rate``: the best rate ever seen from the sources, in bytes/s; 0 if unknown.
+        ``is_hopeless``: whether no source is left.
         """
         number = self.copy.manifest.form_named(name)
         async with self._taking:
             self._decide(number)
-            if number is None:
+            if number is None or number in self._rejected:
                 return None
             if number not in self.forms and not await self._begin(number, best_rate):
                 return None
@@ -210,14 +215,33 @@ class Fetch:
         try:
             while True:
                 self._outline = self.copy.outline(number)
-                async for _ in self.wait_for(self._outline, str):
-                    pass
+                await self._wait_for_outline(number, is_hopeless)
                 if len(self._outline) > 1:
                     return path_in(self.copy.folder, self.copy.manifest, number)
         except ArtefactError as error:
-            LOGGER.warning(f"a prepared form is not used: {error}")
-            self._leave_form(number)
+            self.reject_form(number, str(error))
             return None
+
+    async def _wait_for_outline(self, number: int, is_hopeless: Callable[[], bool]) -> None:
+        """Wait for the outline. Raises ArtefactError if it does not come."""
+        file = self.copy.manifest.files[number]
+        least, since_s = file.size + 1, self._clock()
+        async with contextlib.aclosing(self.wait_for(self._outline, str)) as waiting:
+            async for progress in waiting:
+                if progress.missing_bytes < least:
+                    least, since_s = progress.missing_bytes, self._clock()
+                elif is_hopeless() or self._clock() - since_s > FORM_PATIENCE_S:
+                    raise ArtefactError(f"'{file.name}' does not come")
+
+    def reject_form(self, number: int, problem: str) -> None:
+        """Fetch a prepared form no more, since it is missing or damaged; who waits for its bytes
+        gets an ArtefactError."""
+        if number not in self._rejected:
+            LOGGER.warning(f"a prepared form is left for weights: {problem}")
+        self._rejected[number] = problem
+        self._leave_form(number)
+        for awaited in self._awaited:
+            awaited.come.ring()
 
     async def guess(
         self, name: str, best_rate: float, decided: Callable[[], None] = lambda: None
@@ -247,8 +271,7 @@ class Fetch:
                 else:
                     await asyncio.shield(self.arrived.rung())
         except ArtefactError as error:
-            LOGGER.warning(f"a prepared form is not fetched: {error}")
-            self._decide(None)
+            self.reject_form(number, str(error))
 
     def _decide(self, form: int | None) -> None:
         """Note that a start wants this form, or weights if None; stop fetching another form that
@@ -258,13 +281,14 @@ class Fetch:
             self._leave_form(guessed)
 
     def _leave_form(self, number: int) -> None:
+        self._guessed = None if self._guessed == number else self._guessed
         self.forms = tuple(each for each in self.forms if each != number)
         self._outline = ()
         self._order()
 
     async def _begin(self, number: int, best_rate: float) -> bool:
-        here = self.here
-        form_bytes = self.layout.size_of(bits_of_all([self.layout.file(number)]) & ~here)
+        file, here = self.copy.manifest.files[number], self.here
+        form_bytes = self.layout.size_of(bits_of(self.layout.file(number)) & ~here)
         raw_bytes = self.layout.size_of(self.layout.own & ~here)
         rate = expected_bytes_per_s(self.meter.rate(self._clock()), best_rate)
         if not is_form_sooner(form_bytes, raw_bytes, rate):
@@ -272,8 +296,7 @@ class Fetch:
         try:
             await self._in_thread(self.copy.reserve_form, number)
         except OSError as error:
-            name = self.copy.manifest.files[number].name
-            LOGGER.warning(f"'{name}' is not fetched: {form_bytes} bytes: {error.strerror}")
+            LOGGER.warning(f"'{file.name}' is not fetched: {form_bytes} bytes: {error.strerror}")
             return False
         self.forms = (*self.forms, number)
         self._order()
@@ -326,12 +349,15 @@ class Fetch:
         for awaited in self._awaited:
             if not awaited.bits & ~self.here:
                 awaited.come.ring()
+        self._finish_if_whole()
+        self._publish(self.layout.place(index)[0])
+
+    def _finish_if_whole(self) -> None:
         if not self._is_finished and not self.layout.own & ~self.here:
             self._is_finished = True
             self._later(self.copy.finish)
             for form in self.forms:
                 self._publish(form)
-        self._publish(self.layout.place(index)[0])
 
     def _publish(self, number: int) -> None:
         """Publish a prepared form among the artefacts once it is whole.

@@ -10,13 +10,15 @@ import asyncio
 import contextlib
 import math
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from brisk.errors import BriskError, InternalError
+from brisk.sourcing.log import LOGGER
 from brisk.sourcing.policies.patience import SLOW_S, RateMeter, Waited, pause_s
 from brisk.sourcing.policies.stretches import Layout, Stretch, bits_of
-from brisk.sourcing.sources.failures import SourceError, WrongBytesError
+from brisk.sourcing.sources.failures import MissingError, SourceError, WrongBytesError
 from brisk.sourcing.sources.registry import ByteSource, Pieces, expect_any
 
 LANES = 2
@@ -59,6 +61,8 @@ class Portion:
     def __init__(self, chunks: Stretch, asked_s: float) -> None:
         self.next, self.end = chunks
         self.asked_s = asked_s
+        self.chunk_s = asked_s
+        """Since when the chunk ``next`` may arrive; infinity while it is verified and written."""
         self.heard_s: float | None = None
         self.task: asyncio.Task[None] | None = None
         self.expect: Callable[[int], None] = expect_any
@@ -95,6 +99,9 @@ class Customer(Protocol):
     def note(self, supplier: Supplier) -> None:
         """Note that a request to a source has ended: its chunks may be requested elsewhere."""
 
+    def reject_form(self, number: int, problem: str) -> None:
+        """Note that a prepared form, by its file's number, is damaged or not at the registry."""
+
     def fail(self, error: BriskError) -> None:
         """Note that no chunk can be kept any more."""
 
@@ -128,6 +135,8 @@ class Supplier:
         meanwhile."""
         self.is_starved = False
         """Whether the peer sent no chunk in its last answer."""
+        self.late: Counter[int] = Counter()
+        """How often a chunk took too long from this source, so that others are asked for it."""
         self.problem = ""
         self.rejected = 0
         self.slow_bytes_per_s = 0.0
@@ -212,6 +221,13 @@ class Supplier:
         if portion.task is not None:
             portion.task.cancel()
 
+    def leave_late(self, portion: Portion, slow_until_s: float) -> None:
+        """Leave a request whose chunk takes too long; the source counts as slow until then."""
+        self.late[portion.next] += 1
+        self.slow_bytes_per_s = max(self._long_meter.rate(self._clock()), 1.0)
+        self.slow_until_s = slow_until_s
+        self.leave(portion, f"{self.name}: a chunk took too long")
+
     def drop(self, portion: Portion) -> None:
         """Cancel a request whose answer is not wanted any more; not counted as a failure."""
         if portion.task is not None:
@@ -259,17 +275,30 @@ class Supplier:
 
     async def _carry(self, portion: Portion, turn: contextlib.ExitStack) -> None:
         before = portion.next
+        number, _ = self._customer.layout.place(portion.next)
+        is_form = bool(self._customer.layout.manifest.files[number].form)
         try:
             await self._stream(portion, turn)
         except WrongBytesError as error:
+            if is_form:  # the source's own chunks of the model may be right
+                self._customer.reject_form(number, str(error))
+                return
             self.is_blamed = True
             self.problem = str(error)
             return
         except SourceError as error:
+            if is_form and not self.is_peer and isinstance(error, MissingError):
+                self._customer.reject_form(number, str(error))
+                return
             self._fail(str(error), has_come=portion.next > before)
             return
         except BriskError as error:
             self._customer.fail(error)
+            return
+        except Exception as error:  # noqa: BLE001  # the fetch from other sources goes on
+            LOGGER.warning(f"{self.name}: an answer could not be read", exc_info=error)
+            self.is_blamed = True
+            self.problem = f"{self.name}: {error!r:.200}"
             return
         if portion.next > before:
             self._failures, self.problem = 0, ""
@@ -340,7 +369,7 @@ class Supplier:
         return min(missing_bytes, MOST_GATHERED_BYTES, int(rate * GATHER_S))
 
     async def _put(self, portion: Portion, pieces: list[bytes | memoryview]) -> None:
-        index = portion.next
+        index, portion.chunk_s = portion.next, math.inf
         if not await self._customer.put(self, index, pieces):
             self.rejected += 1
             file, chunk = self._customer.layout.place(index)
@@ -349,4 +378,4 @@ class Supplier:
                 f"{self.name}: chunk {chunk} of '{name}' is not what the manifest says: the file "
                 "was changed or damaged"
             )
-        portion.next += 1
+        portion.next, portion.chunk_s = index + 1, self._clock()

@@ -8,6 +8,7 @@ import secrets
 import signal
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -41,6 +42,9 @@ open, or a runtime was alive."""
 
 WRITERS = 2
 """The number of threads that verify and write chunks."""
+
+ENDING_S = 5.0
+"""The longest time that a courier takes to end: clients wait for its end, to start another one."""
 
 _LOOK_S = 0.5
 
@@ -104,13 +108,25 @@ async def run(place: Path, settings: CourierSettings) -> None:
             server = await _serving(
                 table, settings.listen, None if security is None else security.server
             )
-        await _until_idle(service, server, ended)
+        await _until_idle(table, service, server, ended)
+        _end_within(ENDING_S)
         local.close()
         await table.close()
         if server is not None:
             await server.close()
         await web.close()
         await inner_web.close()
+
+
+def _end_within(seconds: float) -> None:
+    """End the process after so many seconds, even if its threads still compare, sync or wait.
+
+    That is as safe as a crash: only chunks that are written count as here. A courier that is idle
+    has no such threads.
+    """
+    timer = threading.Timer(seconds, os._exit, (0,))
+    timer.daemon = True
+    timer.start()
 
 
 async def _serving(
@@ -127,12 +143,12 @@ async def _serving(
 
 
 async def _until_idle(
-    service: CourierService, server: CopyServer | None, ended: asyncio.Event
+    table: CopyTable, service: CourierService, server: CopyServer | None, ended: asyncio.Event
 ) -> None:
     used_s = time.monotonic()
     while not ended.is_set():
         now_s = time.monotonic()
-        if service.is_used or (server is not None and is_runtime_there()):
+        if service.is_used or table.is_closing or (server is not None and is_runtime_there()):
             used_s = now_s
         if server is not None:
             server.tidy()

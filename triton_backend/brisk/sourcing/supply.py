@@ -22,7 +22,7 @@ from brisk.sourcing.policies.choosing import (
     ReceiverState,
     Roles,
 )
-from brisk.sourcing.policies.patience import is_silent, is_slow
+from brisk.sourcing.policies.patience import is_late, is_silent, is_slow
 from brisk.sourcing.policies.stretches import Layout, Stretch
 from brisk.sourcing.policies.wants import merged
 from brisk.sourcing.policies.worth import expected_bytes_per_s
@@ -197,7 +197,7 @@ class Supply:
         fetch, layout = self.fetch, self.fetch.layout
         if fetch.failure is not None:
             return None
-        free = fetch.missing & ~self._claimed()
+        free = fetch.missing & ~self._claimed() & ~self._left_by(supplier)
         allowed = self._roles.allowed.get(supplier.name, 0) & free
         chunk_bytes = fetch.copy.manifest.chunk_bytes
         most = max(FIRST_CHUNKS, supplier.meter.total // chunk_bytes)
@@ -235,6 +235,9 @@ class Supply:
         self._choose()
         self._news.ring()
 
+    def reject_form(self, number: int, problem: str) -> None:
+        self.fetch.reject_form(number, problem)
+
     def fail(self, error: BriskError) -> None:
         self.fetch.fail(error)
 
@@ -247,6 +250,39 @@ class Supply:
             for portion in each.portions:
                 claimed |= portion.bits
         return claimed
+
+    def _left_by(self, supplier: Supplier) -> int:
+        """Return the chunks that took too long from a source, and for which another one may be
+        asked that was late with them less often."""
+        left = 0
+        for index, times in supplier.late.items():
+            for each in self.suppliers:
+                if each.late[index] < times and self._roles.allowed.get(each.name, 0) >> index & 1:
+                    left |= 1 << index
+        return left
+
+    def _is_late(self, supplier: Supplier, portion: Portion, now_s: float) -> bool:
+        """Whether a request's chunk would come sooner from another source that has it.
+
+        Each time the patience doubles, and who was late more often is no other source: a chunk
+        that is slow from all of them comes, too.
+        """
+        if portion.next >= portion.end:
+            return False
+        index, size = portion.next, self.layout.manifest.chunk_bytes
+        times = supplier.late[index]
+        waited_s = (now_s - portion.chunk_s) / 2.0 ** min(times, 9)
+        return any(
+            is_late(waited_s, size, each.measured(_MEASURED_S) or self._speed(each))
+            for each in self.suppliers
+            if each is not supplier and each.late[index] <= times and self._has(each, index)
+        )
+
+    def _has(self, supplier: Supplier, index: int) -> bool:
+        """Whether a source can be asked now, and has the chunk."""
+        peer = self._known.get(supplier.name)
+        is_there = peer is not None and peer.report.here >> index & 1
+        return supplier.is_usable and (is_there or not supplier.is_peer)
 
     def _speed(self, supplier: Supplier) -> float:
         """Return the bytes/s that a source is expected to give.
@@ -349,6 +385,8 @@ class Supply:
                 if is_silent(waited, now_s):
                     self._known.pop(each.name, None)  # until its next report
                     each.leave(portion, f"{each.name}: no byte came in time")
+                elif self._is_late(each, portion, now_s):
+                    each.leave_late(portion, now_s + SLOW_FOR_S)
                 elif is_slow(waited):
                     each.slow_bytes_per_s = max(waited.bytes_per_s, 1.0)
                     each.slow_until_s = now_s + SLOW_FOR_S

@@ -92,7 +92,7 @@ class OpenedCopy:
         supply = self._supplied(fetch)
         if fetch.copy.manifest.form_named(form) is not None:
             self._table.form_key = form_key(form)
-        return await fetch.take(form, supply.best_rate)
+        return await fetch.take(form, supply.best_rate, lambda: supply.is_hopeless)
 
     async def wait_for(self, parts: Sequence[Range]) -> AsyncIterator[FetchProgress]:
         """Wait as ``Fetch.wait_for`` does; also raises InvalidModelError if nothing arrives and
@@ -343,6 +343,11 @@ class CopyTable:
     def opening(self) -> set[str]:
         """The digests of the copies that are open but not yet ready to be fetched or served."""
         return self._opened.keys() - self.fetches.keys()
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether copies are being closed: their files may still be synced to the disk."""
+        return bool(self._closing)
 
     def supply_of(self, sha256: str) -> Supply | None:
         copy = self._opened.get(sha256)

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from brisk.copies.connection import is_there
-from brisk.copies.courier import FetchProgress
+from brisk.copies.courier import STALLED_S, FetchProgress
 from brisk.copies.local import LocalCopy, Spans
 from brisk.copies.manifest import Range
 from brisk.errors import ArtefactError, BriskError, InternalError, UnavailableError
-from brisk.runtime.arrivals.asking import STALLED_S, CopyRequester
+from brisk.runtime.arrivals.asking import CopyRequester
 from brisk.runtime.arrivals.rows import ArrivingRows, ArrivingTable
 from brisk.runtime.log import LOGGER
 from brisk.segments.program import LoadedSegment

@@ -6,14 +6,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from brisk.copies.courier import Courier, FetchProgress
+from brisk.copies.courier import STALLED_S, Courier, FetchProgress
 from brisk.copies.local import LocalCopy
 from brisk.copies.manifest import Range
 from brisk.copies.remote import Remote
 from brisk.errors import BriskError
-
-STALLED_S = 10.0
-"""The time without a further byte after which requests are refused until some come."""
 
 _RETRY_S = 0.5
 

@@ -14,6 +14,10 @@ FIRST_BYTE_S, NEXT_BYTE_S = 10.0, 3.0
 """The silence after which a registry's answer is given up: before the first byte, since the
 registry may have to fetch the file itself, and before later bytes."""
 
+FORM_PATIENCE_S = 5.0
+"""The time without a further chunk of what says where a prepared form's parts lie, after which a
+start takes weights instead."""
+
 SLOW_S = 2.0
 SLOW_SHARE = 0.5
 """The share of the expected rate below which a source that was busy for ``SLOW_S`` counts as slow,
@@ -21,6 +25,12 @@ so that another one is preferred."""
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
 _MOST_DOUBLINGS = 8
+
+
+LATE_S = 3.0
+LATE_FACTOR = 4.0
+"""The time that a chunk may take at least, and as a multiple of what another source that has it
+would take, before that one is asked for it."""
 
 
 class Waited(NamedTuple):
@@ -47,6 +57,14 @@ def is_silent(waited: Waited, now_s: float) -> bool:
 
 def is_slow(waited: Waited) -> bool:
     return waited.busy_s >= SLOW_S and waited.bytes_per_s < SLOW_SHARE * waited.expected
+
+
+def is_late(waited_s: float, chunk_bytes: int, other_bytes_per_s: float) -> bool:
+    """Whether a chunk, awaited for ``waited_s``, is better requested from another source that
+    gives ``other_bytes_per_s``. A source that trickles is never silent."""
+    if other_bytes_per_s <= 0:
+        return False
+    return waited_s > max(LATE_S, LATE_FACTOR * chunk_bytes / other_bytes_per_s)
 
 
 def pause_s(failures: int) -> float:

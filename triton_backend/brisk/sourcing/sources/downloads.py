@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import ssl
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import NamedTuple
@@ -22,6 +24,17 @@ RECORD_BYTES = 17 << 10
 """The size of the largest TLS record with its framing: so many bytes may have been received but
 not yet be decoded."""
 
+SILENCE_S = 10.0
+"""The longest wait of a small download for its connection, and for each further byte. Ranges have
+no such limit: who reads them looks at how long they take (``policies.patience``)."""
+
+LEAST_BYTES_PER_S = 10_000
+"""The rate below which a small download that has taken longer than ``SILENCE_S`` is given up."""
+
+_MOST_DIGITS = 20
+"""The most digits of a size in bytes; Python refuses to read numbers of some thousand digits."""
+
+_CONNECT_S = 10.0
 _REDIRECTS = (301, 302, 303, 307, 308)
 _HEADERS = {"Accept-Encoding": "identity", "User-Agent": "brisk"}
 
@@ -76,7 +89,7 @@ class Web:
             cookie_jar=aiohttp.DummyCookieJar(),
             headers=_HEADERS,
             read_bufsize=READ_BYTES,
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=10.0),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S),
             trust_env=self._is_proxied,
         )
 
@@ -86,17 +99,28 @@ class Web:
 
     @asynccontextmanager
     async def get(
-        self, url: str, headers: Mapping[str, str] | None = None, *, follows: bool = True
+        self,
+        url: str,
+        headers: Mapping[str, str] | None = None,
+        *,
+        follows: bool = True,
+        silence_s: float | None = None,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Yield the answer to a GET; redirects are followed as ``addresses`` allows.
 
-        Raises SourceError if there is no answer, also while the caller reads it.
+        ``silence_s``: the longest wait for the connection, and for each further byte; None: no
+        limit. Raises SourceError if there is no answer, also while the caller reads it.
         """
         count, is_outward, target = 0, False, url
+        patience = aiohttp.ClientTimeout(
+            total=None, connect=silence_s, sock_connect=_CONNECT_S, sock_read=silence_s
+        )
         while True:
             session = self._session(target, is_outward=is_outward)
             try:
-                response = await session.get(target, headers=headers, allow_redirects=False)
+                response = await session.get(
+                    target, headers=headers, allow_redirects=False, timeout=patience
+                )
             except (aiohttp.ClientError, OSError, ValueError) as error:
                 raise SourceError(f"{addresses.shown_url(target)}: {_said(error)}") from error
             if not follows or response.status not in _REDIRECTS:
@@ -152,25 +176,33 @@ class Web:
 
     async def get_small(self, url: str, most: int, *, follows: bool = True) -> bytes:
         """Return a file of at most ``most`` bytes. Raises SourceError."""
-        async with self.get(url, follows=follows) as response:
+        async with self.get(url, follows=follows, silence_s=SILENCE_S) as response:
             check_status(response, url)
-            data = bytearray()
-            async for piece in response.content.iter_any():
-                data += piece
-                if len(data) > most:
-                    raise SourceError(f"{addresses.shown_url(url)} has more than {most} bytes")
-            return bytes(data)
+            data = await _beginning(response, most + 1, addresses.shown_url(url))
+            if len(data) > most:
+                raise SourceError(f"{addresses.shown_url(url)} has more than {most} bytes")
+            return data
 
     async def get_beginning(self, url: str, most: int) -> bytes:
         """Return the first ``most`` bytes of a file, or all of it. Raises SourceError."""
-        async with self.get(url, {"Range": f"bytes=0-{most - 1}"}) as response:
+        ranged = {"Range": f"bytes=0-{most - 1}"}
+        async with self.get(url, ranged, silence_s=SILENCE_S) as response:
             check_status(response, url)
-            data = bytearray()
-            async for piece in response.content.iter_any():
-                data += piece
-                if len(data) >= most:
-                    break
-            return bytes(data[:most])
+            return await _beginning(response, most, addresses.shown_url(url))
+
+
+async def _beginning(response: aiohttp.ClientResponse, most: int, shown: str) -> bytes:
+    """Return the first ``most`` bytes of an answer, or all of it. Raises SourceError if they come
+    too slowly."""
+    began_s = time.monotonic()
+    data = bytearray()
+    async for piece in response.content.iter_any():
+        data += piece
+        if len(data) >= most:
+            break
+        if time.monotonic() - began_s > SILENCE_S + len(data) / LEAST_BYTES_PER_S:
+            raise SourceError(f"{shown}: only {len(data)} bytes came in {SILENCE_S:.0f} s")
+    return bytes(data[:most])
 
 
 class ArrivingPieces:
@@ -228,9 +260,13 @@ def _content_range(text: str, shown: str) -> tuple[int, int | None]:
     unit, _, rest = text.partition(" ")
     places, _, total = rest.partition("/")
     begin, _, _ = places.partition("-")
-    if unit != "bytes" or not begin.isdecimal() or not (total == "*" or total.isdecimal()):
+    if unit != "bytes" or not _is_size(begin) or not (total == "*" or _is_size(total)):
         raise SourceError(f"{shown} answers with the range {text!r:.60}")
     return int(begin), None if total == "*" else int(total)
+
+
+def _is_size(text: str) -> bool:
+    return text.isdecimal() and len(text) <= _MOST_DIGITS
 
 
 async def _leads_inside(url: str) -> bool:
@@ -243,6 +279,8 @@ async def _leads_inside(url: str) -> bool:
 def _said(error: Exception) -> str:
     """Return an error's message. Some of aiohttp's are empty, some contain the whole URL: these
     are replaced."""
+    if isinstance(error, asyncio.TimeoutError):  # some name the whole URL
+        return "no byte came in time"
     if isinstance(error, aiohttp.ClientConnectorError):
         return str(error.os_error) or type(error.os_error).__name__
     if isinstance(error, aiohttp.InvalidURL):

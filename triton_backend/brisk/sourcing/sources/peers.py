@@ -181,15 +181,15 @@ def read_report(record: Mapping[str, Any], layout: Layout) -> PeerReport:
     for text in (identity, *path):
         if type(text) is not str or len(text) > _MOST_TEXT:
             raise ValueError("no name of a host")
-    rate = float(record["bytes_per_s"])
-    if not 0 <= rate < 1e15:
-        raise ValueError(f"{rate} bytes a second")
+    rate = record["bytes_per_s"]
+    if type(rate) not in (int, float) or not 0 <= rate < 1e15:
+        raise ValueError(f"{rate!r:.40} bytes a second")
     return PeerReport(
         identity=identity,
         here=unpack(record["here"], layout.count),
         is_fetching=record["fetching"] is True,
         next=tuple(stretches),
-        bytes_per_s=rate,
+        bytes_per_s=float(rate),
         receivers=_whole(record["receivers"]),
         path=path,
     )

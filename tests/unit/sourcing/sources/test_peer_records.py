@@ -64,6 +64,8 @@ def test_what_is_told_is_read_again(layout: Layout) -> None:
         ("bytes_per_s", -1.0),
         ("bytes_per_s", float("nan")),
         ("bytes_per_s", 1e300),
+        pytest.param("bytes_per_s", 10**400, id="bytes_per_s-no float holds"),
+        ("bytes_per_s", "12"),
         ("receivers", -1),
         ("receivers", True),
         ("receivers", 1 << 70),
