@@ -7,7 +7,7 @@ import os
 import signal
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,35 +18,35 @@ from onnx import TensorProto, helper
 from tritonclient.grpc import InferenceServerClient, InferInput
 from tritonclient.utils import InferenceServerException
 
-from brisk.protocol.runtime_paths import Role, RuntimePaths
 from brisk.segments.frame import run_serially
 from brisk.segments.prepared.form import PreparedModel, find_prepared
 from brisk.segments.starting import open_warm_program
-from brisk.telemetry.observer import Observer
 from brisk.triton.launch import TritonServer
 from brisk.triton.locate import ServerInstallation
 from brisk_client.inference import InferenceClient, Transport
-from support.runtime.runtime_processes import hurry_helpers
 from support.server.entries import ANY_CLASS, make_model, write_entry
-from support.server.running import Endings, running_server, runtime_directory
+from support.server.running import Endings, running_server
 from support.server.scraping import Series, scrape, value, wait_for
+from support.server.small_models import (
+    BATCHING,
+    COMPUTED,
+    HOT,
+    ONE_INSTANCE,
+    SIGNATURE,
+    WEIGHTS,
+    WIDE,
+    WIDTH,
+    computed,
+    environment_of,
+    expected,
+    heat,
+    rows,
+    small,
+)
 from support.waiting import TIMED, wait_until
 
 pytestmark = [pytest.mark.server, pytest.mark.timing]
 
-WIDTH = 16
-WEIGHTS = np.random.default_rng(0).standard_normal((WIDTH, WIDTH)).astype(np.float32)
-HOT = 250
-"""Requests behind which a stub is offered its model."""
-
-COMPUTED = "brisk_computed_in_stub_total"
-ONE_INSTANCE = "instance_group [ { count: 1 kind: KIND_CPU } ] "
-BATCHING = "dynamic_batching { max_queue_delay_microseconds: 30000 } "
-WIDE = f"data_type: TYPE_FP32 dims: [ {WIDTH} ]"
-SIGNATURE = (
-    f'backend: "brisk" max_batch_size: 8 {ONE_INSTANCE} '
-    f'input [ {{ name: "x" {WIDE} }} ] output [ {{ name: "y" {WIDE} }} ] '
-)
 PICKING = (
     f'backend: "brisk" max_batch_size: 8 {ONE_INSTANCE} '
     'input [ { name: "x" data_type: TYPE_INT64 dims: [ 1 ] } ] '
@@ -56,23 +56,11 @@ COUNTING = (
     f'backend: "brisk" {ONE_INSTANCE} output [ {{ name: "y" {WIDE} }} ] '
     f'input [ {{ name: "x" {WIDE} }}, {{ name: "n" data_type: TYPE_INT64 dims: [ 1 ] }} ] '
 )
-LABELS = (
-    f'backend: "brisk" max_batch_size: 8 {ONE_INSTANCE} input [ {{ name: "x" {WIDE} }} ] '
-    'output [ { name: "y" data_type: TYPE_STRING dims: [ 1 ] } ] '
-)
 BOTH = (
     f'backend: "brisk" max_batch_size: 8 {ONE_INSTANCE} '
     f'input [ {{ name: "a" {WIDE} }}, {{ name: "b" {WIDE} }} ] '
     f'output [ {{ name: "sub" {WIDE} }}, {{ name: "add" {WIDE} }} ] '
 )
-
-
-def small() -> onnx.ModelProto:
-    shape = ("batch", WIDTH)
-    product = helper.make_node("MatMul", ["x", "w"], ["p"])
-    nodes = [product, helper.make_node("Relu", ["p"], ["y"])]
-    ends = (("x", TensorProto.FLOAT, shape), ("y", TensorProto.FLOAT, shape))
-    return make_model(nodes, ends[:1], ends[1:], [("w", WEIGHTS)])
 
 
 def picking() -> onnx.ModelProto:
@@ -125,44 +113,10 @@ def both() -> onnx.ModelProto:
     )
 
 
-def labels() -> onnx.ModelProto:
-    """The name of the greatest value of each row."""
-    names = helper.make_tensor(
-        "names", TensorProto.STRING, [WIDTH], [b"%d" % n for n in range(WIDTH)]
-    )
-    model = make_model(
-        [
-            helper.make_node("ArgMax", ["x"], ["place"], axis=1, keepdims=1),
-            helper.make_node("Gather", ["names", "place"], ["y"]),
-        ],
-        [("x", TensorProto.FLOAT, ("batch", WIDTH))],
-        [("y", TensorProto.STRING, ("batch", 1))],
-        [],
-    )
-    model.graph.initializer.append(names)
-    return model
-
-
-def rows(count: int = 1, seed: int = 1) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal((count, WIDTH)).astype(np.float32)
-
-
-def expected(x: np.ndarray) -> np.ndarray:
-    return np.maximum(x @ WEIGHTS, 0)
-
-
 @pytest.fixture
 def client(server: TritonServer) -> Iterator[InferenceClient]:
     with InferenceClient(server.endpoints.grpc or "", Transport.GRPC) as made:
         yield made
-
-
-def environment_of(folder: Path) -> dict[str, str]:
-    return {
-        "BRISK_METRICS_INTERVAL_S": "0.2",
-        "BRISK_CACHE_DIR": str(folder / "cache"),
-        "BRISK_ARTEFACTS": "build",
-    }
 
 
 @pytest.fixture(scope="module")
@@ -185,39 +139,10 @@ def server(
     write_entry(repository, "counting", counting(), COUNTING)
     write_entry(repository, "both", both(), BOTH + BATCHING)
     write_entry(repository, "mortal", small(), SIGNATURE)
-    write_entry(repository, "offered", small(), SIGNATURE)
-    write_entry(repository, "labels", labels(), LABELS + BATCHING)
     log, environment = place / "tritonserver.log", environment_of(place)
     given = (installation, repository, backends, log, (), environment, endings)
     with running_server(*given) as made:
         yield made
-
-
-def computed(server: TritonServer, name: str) -> float:
-    return value(scrape(server), COMPUTED, model=name)
-
-
-def heat(
-    server: TritonServer,
-    client: InferenceClient,
-    name: str = "small",
-    inputs: Mapping[str, np.ndarray] | None = None,
-) -> None:
-    """Ask until the model's stub computes it. Entries with a delay want full batches."""
-    asked = {"x": rows()} if inputs is None else dict(inputs)
-    if computed(server, name) > 0:
-        return
-    for _ in range(HOT):
-        client.infer(name, asked)
-
-    def is_so() -> bool:
-        hurry_helpers(runtime_directory(server))
-        for _ in range(20):
-            client.infer(name, asked)
-        return computed(server, name) > 0
-
-    with TIMED:
-        wait_until(is_so, "a stub that computes", every_s=0.1)
 
 
 def answers(folder: Path, name: str, x: np.ndarray) -> list[bytes]:
@@ -316,52 +241,6 @@ def test_a_stub_that_dies_of_its_model_does_it_once(
     with TIMED:
         wait_until(lambda: notes.is_dir() and any(notes.iterdir()), "the note")
     assert "has died while it computed the model itself" in server.log_text()
-
-
-def test_a_new_worker_makes_its_own_offer(server: TritonServer, client: InferenceClient) -> None:
-    """The old one's gate says nothing of real-time work that the new one computes."""
-    heat(server, client, "offered")
-    place = RuntimePaths(runtime_directory(server), "cpu")
-    with Observer(place, Role.FOREGROUND) as observer:
-        os.kill(observer.status().pid, signal.SIGKILL)
-    with TIMED:
-        wait_until(lambda: "connected to a new worker" in server.log_text(), "a new worker")
-    ran = "brisk_run_requests_sum"
-    before = value(wait_for(server, lambda _series: True), ran, model="offered")
-    for seed in range(20):
-        y = client.infer("offered", {"x": rows(1, seed)})["y"]
-        np.testing.assert_allclose(y, expected(rows(1, seed)), rtol=1e-4, atol=1e-5)
-    wait_for(server, lambda series: value(series, ran, model="offered") >= before + 20)
-    by_stub = computed(server, "offered")
-
-    def is_offered_again() -> bool:
-        for _ in range(20):
-            client.infer("offered", {"x": rows()})
-        return computed(server, "offered") > by_stub
-
-    with TIMED:
-        wait_until(is_offered_again, "the next offer", every_s=0.1)
-
-
-def test_requests_whose_answers_are_strings_are_computed_once(
-    server: TritonServer, client: InferenceClient
-) -> None:
-    """Strings of a joined answer cannot be told apart, which is learned from the first one."""
-
-    def ask(seed: int) -> None:
-        x = rows(1, seed)
-        with InferenceClient(server.endpoints.grpc or "", Transport.GRPC) as own:
-            for _ in range(5):
-                (name,) = own.infer("labels", {"x": x})["y"].ravel()
-                assert int(name) == x.argmax()
-
-    with ThreadPoolExecutor(12) as pool:
-        list(pool.map(ask, range(24)))
-    found = wait_for(
-        server, lambda series: value(series, "brisk_requests_total", model="labels") >= 120
-    )
-    ran = value(found, "brisk_run_requests_sum", model="labels")
-    assert 120 <= ran <= 120 + 2 * 8, "no more than what was joined at first runs again"
 
 
 @pytest.mark.parametrize("is_hot", [False, True], ids=["by the worker", "by the stub"])
