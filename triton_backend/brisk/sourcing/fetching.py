@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -137,7 +137,7 @@ class Fetch:
 
     async def wait_for(
         self, parts: Sequence[Range], problem: Callable[[], str], every_s: float = PROGRESS_S
-    ) -> AsyncIterator[FetchProgress]:
+    ) -> AsyncGenerator[FetchProgress, None]:
         """Wait until all of these bytes have arrived; yield the progress each ``every_s``.
 
         ``problem``: returns why nothing arrives. Raises InvalidRequestError if the manifest has no

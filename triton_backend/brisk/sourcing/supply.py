@@ -281,7 +281,7 @@ class Supply:
     def _has(self, supplier: Supplier, index: int) -> bool:
         """Whether a source can be asked now, and has the chunk."""
         peer = self._known.get(supplier.name)
-        is_there = peer is not None and peer.report.here >> index & 1
+        is_there = peer is not None and bool(peer.report.here >> index & 1)
         return supplier.is_usable and (is_there or not supplier.is_peer)
 
     def _speed(self, supplier: Supplier) -> float:
