@@ -137,8 +137,7 @@ def _settle(path: Path, session: Session) -> None:
         time.sleep(0.01)
     session.load_warm(lambda: True)
     if isinstance(session, SegmentSession):
-        program, threads = session.starting.program, session.threads
-        session.caches.bring(read_version(path, caches_file(path), program, threads))
+        session.caches.bring(read_version(session, caches_file(path)))
 
 
 def _describe(networks: TrainedNetworks, version: Path, has_caches: bool) -> Path:

@@ -269,6 +269,8 @@ class CacheWatch:
         stamp = _stamp(path)
         if stamp is None or stamp == watched.tried:
             return
+        if not session.starting.source.is_of(session.path):
+            return  # it may be of the model's new file: the next load tries it
         watched.tried = stamp
         version = _kept_to(watched.aim, session.path, _read(session, path, watched.last))
         if version is None:
@@ -289,8 +291,7 @@ def cache_watch(settings: Settings, *, is_foreground: bool) -> CacheWatch:
 def _read(session: SegmentSession, path: Path, last: ServedCaches | None) -> ServedCaches | None:
     from brisk.runtime.sessions.served_caches import read_version
 
-    program, threads = session.starting.program, session.threads
-    return read_version(session.path, path, program, threads, last)
+    return read_version(session, path, last)
 
 
 def _kept_to(aim: Aim | None, model: Path, version: ServedCaches | None) -> ServedCaches | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from brisk.errors import InvalidModelError
 from brisk.exits.base_model import BaseModel, load_graph
@@ -17,7 +18,9 @@ from brisk.exits.model_graph import read_graph
 from brisk.exits.serving.frame import ExitingFrame, Places, find_places, has_taps
 from brisk.protocol.status import ExitStatus
 from brisk.runtime.log import LOGGER
-from brisk.segments.program import SegmentProgram
+
+if TYPE_CHECKING:
+    from brisk.runtime.sessions.segment_session import SegmentSession
 
 REVIEWED_ROWS = 500
 """The rows that an exit is evaluated for between two reviews of its cost and gain."""
@@ -137,30 +140,40 @@ def _saved(exit_: Exit, base_s: float) -> float:
 
 
 def read_version(
-    model_file: Path,
-    path: Path,
-    program: SegmentProgram,
-    threads: int,
-    present: ServedCaches | None = None,
+    session: SegmentSession, path: Path, present: ServedCaches | None = None
 ) -> ServedCaches | None:
-    """Return the caches in ``path``; None, with a warning, if they do not fit the model.
+    """Return the caches in ``path``; None, with a warning, if they do not fit the model that
+    ``session`` has loaded.
 
-    Runs with the caches use the segments of ``program``, the session's, if these end after the
-    exits; else those of ``present``, another version. If neither fits, the version gets segments
-    of its own, on ``threads`` threads.
+    The file of the model may have been replaced since then: what was proved for another file is
+    not served by the loaded one.
+
+    Runs with the caches use the segments of the session's program, if these end after the exits;
+    else those of ``present``, another version. If neither fits, the version gets segments of its
+    own.
     """
+    model, program = session.path, session.starting.program
     try:
         if not path.exists():
             return None
-        cascade = read_cascade(path, digest_of(model_file))
-        graph = read_graph(model_file) if present is None else present.base.graph
+        cascade = read_cascade(path, digest_of(model))
+        graph = read_graph(model) if present is None else present.base.graph
         if has_taps(program.plan, cascade):
-            return ServedCaches.of(cascade, BaseModel(graph, program))
-        if present is not None and has_taps(present.base.plan, cascade):
-            return ServedCaches.of(cascade, present.base)
-        return ServedCaches.of(cascade, load_graph(graph, threads, cascade.taps))
+            base = BaseModel(graph, program)
+        elif present is not None and has_taps(present.base.plan, cascade):
+            base = present.base
+        else:
+            base = load_graph(graph, session.threads, cascade.taps)
+        version = ServedCaches.of(cascade, base)
+        # last: whatever was read above is then of the loaded file
+        if not session.starting.source.is_of(model):
+            raise DamagedFileError(
+                f"the model's file '{model}' is another than the loaded one; they are served from "
+                "its next load on"
+            )
     except FileNotFoundError:
         return None
     except (DamagedFileError, InvalidModelError, OSError) as error:
         LOGGER.warning(f"caches '{path}' are ignored: {error}")
         return None
+    return version
