@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import shutil
 from pathlib import Path
 
@@ -164,3 +165,23 @@ def test_a_copy_of_what_came_before_proves_nothing() -> None:
     division = divide(Samples({"x": rows}), 0, proves_newest=True)
     assert division.calibrate.max() < 900
     assert sorted(division.calibrate) == list(range(675, 900))
+
+
+def test_a_model_replaced_while_it_is_learned_is_learned_again(
+    digits: Path, adapted: Adapted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the file before has taught is not written with the digest of the new one."""
+    win_benchmarks(monkeypatch)
+    explore = importlib.import_module("brisk.exits.exploration.explore")
+    run_trials = explore.run_trials
+
+    def replacing(*arguments: object) -> None:
+        run_trials(*arguments)
+        onnx.save(network(), digits.with_suffix(".new"))
+        digits.with_suffix(".new").rename(digits)
+
+    monkeypatch.setattr(explore, "run_trials", replacing)
+    write_samples(digits, [{"image": adapted.images}])
+    record = LearningRecord(Stage.COLLECTING, 0.9, 1000)
+    assert learn(digits, record, 1) == record
+    assert not learned_file(digits).exists()

@@ -30,6 +30,7 @@ if __name__ == "__main__" and not step_aside():
 import numpy as np
 
 from brisk.errors import BriskError, InvalidModelError, InvalidRequestError
+from brisk.exits.cascade_file import ReplacedModelError, write_cascade
 from brisk.exits.data.samples import SampleGroups, Samples
 from brisk.exits.files.container import DamagedFileError
 from brisk.exits.files.learning_record import (
@@ -144,7 +145,10 @@ def _collecting(aim: Aim) -> LearningRecord:
 
 
 def learn(model: Path, record: LearningRecord, threads: int) -> LearningRecord:
-    """Learn from the samples that are stored; return the record of the result."""
+    """Learn from the samples that are stored; return the record of the result.
+
+    That is ``record`` if the model's file was replaced meanwhile: this try does not count.
+    """
     try:
         graph = read_graph(model)
     except BriskError as error:
@@ -165,6 +169,9 @@ def learn(model: Path, record: LearningRecord, threads: int) -> LearningRecord:
     folder.mkdir(mode=0o700)
     try:
         return _explored(graph, samples, folder, threads, tried, refused)
+    except ReplacedModelError as error:
+        LOGGER.warning(str(error))
+        return record
     except InvalidRequestError as error:  # samples that do not fit, or are copies of a few
         return dataclasses.replace(refused, reason=_brief(error))
     except BriskError as error:
@@ -186,7 +193,6 @@ def _explored(
     except ImportError as error:
         return dataclasses.replace(refused, reason=f"learning takes torch ({error})")
     from brisk.exits.adaptation.reference import write_reference
-    from brisk.exits.cascade_file import write_cascade
     from brisk.exits.data.samples import divide
 
     found = _search(graph, samples, folder, threads, tried.aim)
