@@ -38,7 +38,7 @@ from brisk.runtime.early_exit.cache_watch import LOOK_S
 from brisk.settings import cache_directory
 from brisk.telemetry.observer import Observer
 from brisk_bench.samples.writer import GraphWriter
-from support.exits.exits_model import Model, ask, make_model, taken
+from support.exits.exits_model import MILLION, Model, ask, make_model, taken
 from support.runtime.runtime_process import describe, end_processes, opened, quick_model
 from support.runtime.runtime_processes import hurry_helpers
 from support.waiting import wait_until
@@ -133,6 +133,25 @@ def test_traffic_is_collected_and_what_was_learned_is_served(
             lambda: learning(place, model.file).startswith("learned from 1,000 samples"),
             "what it was learned from",
         )
+
+
+def test_requests_that_opt_out_are_not_sampled_while_samples_are_collected(
+    place: RuntimePaths, model: Model
+) -> None:
+    with opened(place, describe(model.file, max_batch_size=64, accuracy_ppm=PPM)) as connection:
+        wait_until(lambda: learning(place, model.file).startswith("collecting: "), "a look")
+        for _ in range(20):
+            ask(connection, model.hard[:1], ppm=MILLION).output()
+
+        def is_written() -> bool:
+            ask(connection, model.hard[:1], ppm=MILLION).output()
+            ask(connection, model.easy[:1]).output()
+            return collected(model.file)[0] > 0
+
+        wait_until(is_written, "samples of the other runs")
+        (file, *_) = sorted(samples_folder(model.file).glob("*.npz"))
+        (sampled,) = read_samples_file(file)
+        assert {row.tobytes() for row in sampled["image"]} == {model.easy[0].tobytes()}
 
 
 def test_what_was_learned_of_another_model_is_learned_anew(
