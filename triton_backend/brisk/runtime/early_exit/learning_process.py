@@ -255,7 +255,10 @@ def _search(
 
 
 def read_samples(graph: ModelGraph) -> SampleGroups | None:
-    """Return all stored samples that fit the model, the oldest first; None if there are none."""
+    """Return all stored samples that fit the model, the oldest first; None if there are none.
+
+    Rows with NaN or infinite values are left out: they teach nothing, and are never answered early.
+    """
     parts: list[Samples] = []
     for file in sorted(samples_folder(graph.path).glob("*.npz")):
         try:
@@ -263,7 +266,8 @@ def read_samples(graph: ModelGraph) -> SampleGroups | None:
         except (DamagedFileError, OSError) as error:  # deleted meanwhile, or damaged
             LOGGER.warning(f"samples '{file}' are left out: {error}")
             continue
-        parts += [Samples(inputs) for inputs in groups if _is_fit(inputs, graph)]
+        fitting = [_finite(inputs) for inputs in groups if _is_fit(inputs, graph)]
+        parts += [samples for samples in fitting if len(samples)]
     return SampleGroups.of(parts) if parts else None
 
 
@@ -281,6 +285,15 @@ def _is_fit(inputs: Mapping[str, np.ndarray], graph: ModelGraph) -> bool:
         )
         for name, array in inputs.items()
     )
+
+
+def _finite(inputs: Mapping[str, np.ndarray]) -> Samples:
+    """Return the rows all of whose values are finite."""
+    is_finite = np.ones(len(next(iter(inputs.values()))), bool)
+    for array in inputs.values():
+        if array.dtype.kind == "f":
+            is_finite &= np.isfinite(array.reshape(len(array), -1)).all(1)
+    return Samples({name: array[is_finite] for name, array in inputs.items()})
 
 
 def _brief(error: Exception) -> str:
