@@ -77,6 +77,11 @@ class Source(ABC):
     remark = ""
     """A remark for the log on how the model is served, if that is unusual."""
 
+    @property
+    def own_stamp(self) -> Stamp:
+        """The stamp of the model's own file."""
+        return self.made_of[content.ITSELF]
+
     def is_of(self, model: Path) -> bool:
         """Whether the files of the model at ``model`` are still those that were read.
 

@@ -11,14 +11,14 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from brisk.errors import BriskError
-from brisk.exits.files.learning_record import Aim
+from brisk.exits.files.learning_record import Aim, stamp_text
 from brisk.exits.files.versions import (
     candidate_file,
     latest,
@@ -181,6 +181,10 @@ class CacheWatch:
         session.caches.bring(caches)
         if is_trained_by_hand(session.path):
             aim = None
+        elif aim is not None:
+            aim = _of_loaded(aim, session)
+            if self._first is not None:
+                _try(session, self._first.keep, aim)
         stamp = _stamp(latest(session.path))
         self._follow(_Watched(session, stamp, caches, aim=aim))
 
@@ -198,8 +202,9 @@ class CacheWatch:
         elif is_trained_by_hand(session.path):
             session.caches.learning = "off: caches that do not fit lie beside the model"
         else:
-            if latest(session.path).exists() and self._adaptation is not None:
-                self._first.begin_anew(session.path)
+            aim = _of_loaded(aim, session)
+            if session.starting.source.is_of(session.path):
+                _try(session, self._first.begin, aim)
             self._follow(_Watched(session, None, None, aim=aim))
 
     def _follow(self, watched: _Watched) -> None:
@@ -292,6 +297,19 @@ def _read(session: SegmentSession, path: Path, last: ServedCaches | None) -> Ser
     from brisk.runtime.sessions.served_caches import read_version
 
     return read_version(session, path, last)
+
+
+def _of_loaded(aim: Aim, session: SegmentSession) -> Aim:
+    """Return ``aim`` for the file that the session has loaded, whatever lies in its place now."""
+    return aim._replace(model_stamp=stamp_text(session.starting.source.own_stamp))
+
+
+def _try(session: SegmentSession, note: Callable[[Path, Aim], None], aim: Aim) -> None:
+    """Note a load in the files of what is learned; a load does not fail with them."""
+    try:
+        note(session.path, aim)
+    except OSError as error:
+        LOGGER.warning(f"early answers of {session.path}: {type(error).__name__}: {error}")
 
 
 def _kept_to(aim: Aim | None, model: Path, version: ServedCaches | None) -> ServedCaches | None:

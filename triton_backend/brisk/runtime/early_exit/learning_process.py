@@ -1,10 +1,13 @@
 """The process that learns a model's first early answers from its traffic alone.
 
-``python -m brisk.runtime.early_exit.learning_process MODEL --accuracy A --threads N``
+``python -m brisk.runtime.early_exit.learning_process MODEL --accuracy A --threads N
+--model-stamp S --smaller-stamp S``
 
 With ``--tolerance T`` values within that count as the model's own; with ``--smaller FILE`` the
-model in that file beside it may answer, too. Without a record of the model
-(``brisk.exits.files.learning_record``) it checks whether the model can have early answers at all.
+model in that file beside it may answer, too. The stamps are those of the files that were loaded
+(``stamp_text``): if other ones lie in their places now, nothing is done. Without a record of the
+model (``brisk.exits.files.learning_record``) it checks whether the model can have early answers at
+all.
 Else it takes the samples that workers have written, learns from the older ones, proves the promise
 on the newest, and writes caches that save time for the workers to serve. It lives as long as the
 worker that started it, at the lowest priority. Files are whole wherever it is killed.
@@ -35,6 +38,7 @@ from brisk.exits.data.samples import SampleGroups, Samples
 from brisk.exits.files.container import DamagedFileError
 from brisk.exits.files.learning_record import (
     CONFIDENCE,
+    OTHER_FILES,
     Aim,
     LearningRecord,
     Stage,
@@ -84,23 +88,34 @@ PRIVATE = 0o600
 
 
 def main() -> int:
-    """Do the next step for the model, write its record, and return the exit status 0."""
+    """Do the next step for the model, write its record, and return the exit status 0.
+
+    Return ``OTHER_FILES`` if the files are not those that were loaded.
+    """
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
     parser.add_argument("--accuracy", type=float, required=True)
     parser.add_argument("--tolerance", default="")
     parser.add_argument("--smaller", default="")
     parser.add_argument("--threads", type=int, required=True)
-    arguments = parser.parse_args()
+    parser.add_argument("--model-stamp", required=True)
+    parser.add_argument("--smaller-stamp", required=True)
+    given = parser.parse_args()
     start_logging()
-    model = arguments.model
-    aim = Aim.of(model, arguments.accuracy, arguments.tolerance, arguments.smaller)
+    model = given.model
+    aim = Aim(
+        *(given.accuracy, given.tolerance, given.smaller),
+        *(given.smaller_stamp, given.model_stamp),
+    )
+    if not aim.is_present(model):
+        LOGGER.info(f"nothing is learned of {model}: its files are others than the loaded ones")
+        return OTHER_FILES
     make_private_folder(model)
     record = read_record(model)
-    if record is None or record.aim != aim:
+    if record is None or not record.is_for(aim):
         record = look_at(model, aim)
-    else:
-        record = learn(model, record, arguments.threads)
+    elif record.may_be_tried:
+        record = learn(model, record, given.threads)
     write_record(model, record)
     LOGGER.info(f"early answers of {model} for {aim.accuracy:.1%}: {record.words(0)}")
     return 0
@@ -257,7 +272,8 @@ def _search(
 def read_samples(graph: ModelGraph) -> SampleGroups | None:
     """Return all stored samples that fit the model, the oldest first; None if there are none.
 
-    Rows with NaN or infinite values are left out: they teach nothing, and are never answered early.
+    Rows with NaN or infinite values are left out: they teach nothing, and are never answered
+    early.
     """
     parts: list[Samples] = []
     for file in sorted(samples_folder(graph.path).glob("*.npz")):
