@@ -21,6 +21,7 @@ from brisk.errors import BriskError
 from brisk.exits.files.learning_record import Aim, stamp_text
 from brisk.exits.files.versions import (
     candidate_file,
+    is_candidate_outdated,
     latest,
     private_folder,
     promote,
@@ -250,27 +251,33 @@ class CacheWatch:
             change = session.caches.changes.popleft()
             if self._adaptation is None:
                 continue  # only the foreground worker changes the files
+            if change is Change.PROMOTED and is_candidate_outdated(session.path):
+                continue  # other caches have been written since: they are read below
             _keep(session.path, change)
-            if change is not Change.WITHDRAWN:  # the version to serve then has yet to be read
+            if change in (Change.PROMOTED, Change.ROLLED_BACK):  # served already
                 watched.served = _stamp(latest(session.path))
         path = latest(session.path)
         stamp = _stamp(path)
         if stamp != watched.served:
             watched.served = stamp
-            version = _read(session, path, watched.last)
-            version = _kept_to(watched.aim, session.path, version)
-            if version is not None or stamp is None:
+            found = _read(session, path, watched.last)
+            version = _kept_to(watched.aim, session.path, found)
+            if found is not None or stamp is None:  # else they cannot be read: the last go on
                 watched.last = version
                 session.caches.bring(version)
-                LOGGER.info(
-                    f"caches '{path}' are {'gone' if version is None else 'served'} from now on"
-                )
+                what = "gone" if found is None else "not what the entry asks for, and not served"
+                what = what if version is None else "served"
+                LOGGER.info(f"caches '{path}' are {what} from now on")
         if self._adaptation is not None:
             self._try_candidate(watched)
 
     def _try_candidate(self, watched: _Watched) -> None:
         session = watched.session
         path = candidate_file(session.path)
+        if is_candidate_outdated(session.path):
+            path.unlink(missing_ok=True)
+            LOGGER.info(f"caches '{path}' are deleted: the version that they were made of is gone")
+            return
         stamp = _stamp(path)
         if stamp is None or stamp == watched.tried:
             return
