@@ -108,12 +108,12 @@ def test_traffic_is_collected_and_what_was_learned_is_served(
 ) -> None:
     with opened(place, describe(model.file, max_batch_size=64, accuracy_ppm=PPM)) as connection:
         wait_until(
-            lambda: learning(place, model.file).startswith("collecting: 0 of 1,000"),
+            lambda: learning(place, model.file).startswith("collecting: 0 of 1,345"),
             "a process that has looked at the model",
         )
         record = read_record(model.file)
         aim = Aim.of(model.file, 0.97, "", "")
-        assert record == LearningRecord(Stage.COLLECTING, wanted=1000, **aim._asdict())
+        assert record == LearningRecord(Stage.COLLECTING, wanted=1345, **aim._asdict())
 
         def is_written() -> bool:
             assert taken(ask(connection, model.easy[:1])) == "", "nothing has been learned yet"
@@ -336,7 +336,7 @@ def test_an_entry_that_asks_anew_does_so_while_its_predecessor_is_there(
     plain = describe(model.file, max_batch_size=64)
     asking = plain._replace(accuracy_ppm=PPM, model=2)
     with opened(place, plain) as before, opened(place, asking) as after:
-        wait_until(lambda: "collecting: 0 of 1,000 samples" in progress(place, model), "a look")
+        wait_until(lambda: "collecting: 0 of 1,345 samples" in progress(place, model), "a look")
         write_record(model.file, LearningRecord(Stage.SERVED, 0.97, 0, 1000, 1, 1.5))
         write_cascade(learned_file(model.file), model.cascade)
         wait_until(lambda: taken(ask(after, model.easy[:1])) == model.name, "early answers")

@@ -218,7 +218,7 @@ def test_an_entry_that_has_learned_nothing_yet_says_what_it_asks_for(tmp_path: P
     net = entry(tmp_path / "net", asks)
     asked = (
         "  learned caches: none; brisk_accuracy 0.98 is learned from the traffic: "
-        "{} of 1,483 samples are there"
+        "{} of 2,027 samples are there"
     )
     assert asked.format(0) in explained(net)
     file = net / "1" / "model.onnx"

@@ -15,6 +15,7 @@ from brisk.exits.adaptation.retraining import AdaptationSettings
 from brisk.exits.cascade_file import digest_of, read_cascade
 from brisk.exits.data.samples import Samples, divide
 from brisk.exits.files.learning_record import (
+    MOST_TRIES,
     Aim,
     LearningRecord,
     Stage,
@@ -32,7 +33,7 @@ from brisk.exits.files.versions import (
 )
 from brisk.exits.model_graph import read_graph
 from brisk.runtime.early_exit import learning_process
-from brisk.runtime.early_exit.learning_process import MOST_TRIES, learn, look_at
+from brisk.runtime.early_exit.learning_process import learn, look_at
 from support.exits.adapted import Adapted
 from support.exits.benchmarks import win_benchmarks
 from support.exits.cascades import images, network
@@ -58,7 +59,7 @@ def test_a_model_of_classes_is_looked_at_and_another_one_is_refused(tmp_path: Pa
     file = tmp_path / "model.onnx"
     onnx.save(network(), file)
     record = look_at(file, Aim(0.97))
-    assert (record.stage, record.wanted, record.collects) == (Stage.COLLECTING, 1000, True)
+    assert (record.stage, record.wanted, record.collects) == (Stage.COLLECTING, 1345, True)
     strange = network()
     strange.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.FLOAT
     (gemm,) = (node for node in strange.graph.node if node.op_type == "Gemm")
@@ -93,6 +94,7 @@ def test_what_samples_teach_is_written_with_what_adaptation_goes_on_from(
     assert learned_file(digits).stat().st_mode & 0o777 == 0o600
     cascade = read_cascade(learned_file(digits), digest_of(digits))
     assert cascade.levels[0].accuracy == 0.9
+    assert cascade.confidence == pytest.approx(1 - 0.05 / 3), "three tries share the error"
     assert cascade.levels[0].count.inputs <= 0.26 * 1700, "the newest quarter has proved it"
     assert Adapter.open(digits, AdaptationSettings()) is not None
     assert not (private_folder(digits) / "training").exists(), "hidden values are not kept"

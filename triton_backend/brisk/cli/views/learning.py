@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from brisk.exits.files.learning_record import (
-    CONFIDENCE,
+    TRY_CONFIDENCE,
     Aim,
     LearningRecord,
     collected,
@@ -55,7 +55,7 @@ def learning_text(file: Path, aim: Aim | None) -> str:
     record = present_record(file, aim)
     rows, size = collected(file)
     if aim is not None and record is None:  # no server has looked at it
-        wanted = rows_wanted(aim.accuracy, CONFIDENCE)
+        wanted = rows_wanted(aim.accuracy, TRY_CONFIDENCE)
         return (
             f"brisk_accuracy {aim.accuracy:g} is learned from the traffic: "
             f"{rows:,} of {wanted:,} samples are there"

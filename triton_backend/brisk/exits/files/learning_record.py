@@ -252,7 +252,13 @@ SPARE = 2.5
 FEWEST = 1000
 
 CONFIDENCE = 0.95
-"""The confidence with which learning from the traffic alone proves its promise."""
+"""The confidence with which learning from the traffic alone proves its promise, all tries
+together."""
+
+MOST_TRIES = 3
+
+TRY_CONFIDENCE = 1 - (1 - CONFIDENCE) / MOST_TRIES
+"""The confidence of each try: what any of them proves is served, so they share the error."""
 
 
 def rows_wanted(accuracy: float, confidence: float) -> int:

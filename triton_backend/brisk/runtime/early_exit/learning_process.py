@@ -37,8 +37,9 @@ from brisk.exits.cascade_file import ReplacedModelError, write_cascade
 from brisk.exits.data.samples import SampleGroups, Samples
 from brisk.exits.files.container import DamagedFileError
 from brisk.exits.files.learning_record import (
-    CONFIDENCE,
+    MOST_TRIES,
     OTHER_FILES,
+    TRY_CONFIDENCE,
     Aim,
     LearningRecord,
     Stage,
@@ -74,8 +75,6 @@ HIDDEN_BYTES = 1 << 30
 ALIKE = 0.8
 """The least share of samples of one shape with which caches are explored, which read values of one
 shape; with less only the model in int8 is."""
-
-MOST_TRIES = 3
 
 MORE = 4
 """The factor of samples with which learning is tried again while something is served."""
@@ -155,7 +154,7 @@ def _has_points(graph: ModelGraph, tolerated: str) -> bool:
 
 
 def _collecting(aim: Aim) -> LearningRecord:
-    wanted = rows_wanted(aim.accuracy, CONFIDENCE)
+    wanted = rows_wanted(aim.accuracy, TRY_CONFIDENCE)
     return LearningRecord(Stage.COLLECTING, wanted=wanted, **aim._asdict())
 
 
@@ -250,7 +249,7 @@ def _search(
 
     settings = ExplorationSettings(
         accuracy=aim.accuracy,
-        confidence=CONFIDENCE,
+        confidence=TRY_CONFIDENCE,
         points=POINTS,
         variants=VARIANTS,
         smaller=smaller_file(graph.path, aim.smaller) if aim.smaller else None,
