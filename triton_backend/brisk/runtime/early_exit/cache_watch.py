@@ -243,10 +243,10 @@ class CacheWatch:
         session = watched.session
         if watched.aim is not None and self._first is not None:
             newest = self._newest[watched.folder]
-            found = False, f"off: another entry of this file asks for {newest.aim}"
+            progress = False, f"off: another entry of this file asks for {newest.aim}"
             if newest.aim == watched.aim:
-                found = self._first.look(session.path, watched.aim, session.threads)
-            session.caches.collects, session.caches.learning = found
+                progress = self._first.look(session.path, watched.aim, session.threads)
+            session.caches.collects, session.caches.learning = progress
         while session.caches.changes:
             change = session.caches.changes.popleft()
             if self._adaptation is None:
@@ -303,7 +303,7 @@ def cache_watch(settings: Settings, *, is_foreground: bool) -> CacheWatch:
 def _read(session: SegmentSession, path: Path, last: ServedCaches | None) -> ServedCaches | None:
     from brisk.runtime.sessions.served_caches import read_version
 
-    return read_version(session, path, last)
+    return read_version(session.path, path, session.starting, session.threads, last)
 
 
 def _of_loaded(aim: Aim, session: SegmentSession) -> Aim:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from brisk.errors import InvalidModelError
 from brisk.exits.base_model import BaseModel, load_graph
@@ -18,9 +17,7 @@ from brisk.exits.model_graph import read_graph
 from brisk.exits.serving.frame import ExitingFrame, Places, find_places, has_taps
 from brisk.protocol.status import ExitStatus
 from brisk.runtime.log import LOGGER
-
-if TYPE_CHECKING:
-    from brisk.runtime.sessions.segment_session import SegmentSession
+from brisk.segments.starting import StartingSegments
 
 REVIEWED_ROWS = 500
 """The rows that an exit is evaluated for between two reviews of its cost and gain."""
@@ -140,19 +137,23 @@ def _saved(exit_: Exit, base_s: float) -> float:
 
 
 def read_version(
-    session: SegmentSession, path: Path, present: ServedCaches | None = None
+    model: Path,
+    path: Path,
+    loaded: StartingSegments,
+    threads: int,
+    present: ServedCaches | None = None,
 ) -> ServedCaches | None:
-    """Return the caches in ``path``; None, with a warning, if they do not fit the model that
-    ``session`` has loaded.
+    """Return the caches in ``path``; None, with a warning, if they do not fit the model as it was
+    ``loaded``.
 
-    The file of the model may have been replaced since then: what was proved for another file is
-    not served by the loaded one.
+    The file ``model`` may have been replaced since then: what was proved for another file is not
+    served by the loaded one.
 
-    Runs with the caches use the segments of the session's program, if these end after the exits;
-    else those of ``present``, another version. If neither fits, the version gets segments of its
-    own.
+    Runs with the caches use the segments of the loaded program, if these end after the exits; else
+    those of ``present``, another version. If neither fits, the version gets segments of its own,
+    on ``threads`` threads.
     """
-    model, program = session.path, session.starting.program
+    program = loaded.program
     try:
         if not path.exists():
             return None
@@ -163,10 +164,10 @@ def read_version(
         elif present is not None and has_taps(present.base.plan, cascade):
             base = present.base
         else:
-            base = load_graph(graph, session.threads, cascade.taps)
+            base = load_graph(graph, threads, cascade.taps)
         version = ServedCaches.of(cascade, base)
         # last: whatever was read above is then of the loaded file
-        if not session.starting.source.is_of(model):
+        if not loaded.source.is_of(model):
             raise DamagedFileError(
                 f"the model's file '{model}' is another than the loaded one; they are served from "
                 "its next load on"

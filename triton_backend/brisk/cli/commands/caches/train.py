@@ -293,11 +293,9 @@ def _check_proof(division: Division, promise: Promise) -> None:
     )
 
 
-def _work_folder(
-    model_digest: str, samples: SampleGroups, more: Samples | None, seed: int
-) -> Path:
-    """Return the work folder of this model, these samples and this seed, with the files of an
-    interrupted training.
+def _work_folder(model: str, samples: SampleGroups, more: Samples | None, seed: int) -> Path:
+    """Return the work folder of the model of this digest, these samples and this seed, with the
+    files of an interrupted training.
 
     Its mode is 0700, since samples may be private.
     """
@@ -305,7 +303,7 @@ def _work_folder(
 
     from brisk.exits.files.versions import training_folder
 
-    digest = hashlib.sha256(f"{model_digest} {seed}".encode())
+    digest = hashlib.sha256(f"{model} {seed}".encode())
     for part in (*samples.groups, *([] if more is None else [more])):
         for name, array in sorted(part.inputs.items()):
             digest.update(name.encode() + array.tobytes())
