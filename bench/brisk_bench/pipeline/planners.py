@@ -137,8 +137,8 @@ def _settle(path: Path, session: Session) -> None:
         time.sleep(0.01)
     session.load_warm(lambda: True)
     if isinstance(session, SegmentSession):
-        program, threads = session.starting.program, session.threads
-        session.caches.bring(read_version(path, caches_file(path), program, threads))
+        caches = read_version(path, caches_file(path), session.starting, session.threads)
+        session.caches.bring(caches)
 
 
 def _describe(networks: TrainedNetworks, version: Path, has_caches: bool) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import shutil
 import tempfile
 import time
@@ -38,7 +39,7 @@ from brisk.runtime.early_exit.cache_watch import LOOK_S
 from brisk.settings import cache_directory
 from brisk.telemetry.observer import Observer
 from brisk_bench.samples.writer import GraphWriter
-from support.exits.exits_model import Model, ask, make_model, taken
+from support.exits.exits_model import MILLION, Model, ask, make_model, taken
 from support.runtime.runtime_process import describe, end_processes, opened, quick_model
 from support.runtime.runtime_processes import hurry_helpers
 from support.waiting import wait_until
@@ -107,11 +108,12 @@ def test_traffic_is_collected_and_what_was_learned_is_served(
 ) -> None:
     with opened(place, describe(model.file, max_batch_size=64, accuracy_ppm=PPM)) as connection:
         wait_until(
-            lambda: learning(place, model.file).startswith("collecting: 0 of 1,000"),
+            lambda: learning(place, model.file).startswith("collecting: 0 of 1,345"),
             "a process that has looked at the model",
         )
         record = read_record(model.file)
-        assert record == LearningRecord(Stage.COLLECTING, 0.97, 1000)
+        aim = Aim.of(model.file, 0.97, "", "")
+        assert record == LearningRecord(Stage.COLLECTING, wanted=1345, **aim._asdict())
 
         def is_written() -> bool:
             assert taken(ask(connection, model.easy[:1])) == "", "nothing has been learned yet"
@@ -133,6 +135,25 @@ def test_traffic_is_collected_and_what_was_learned_is_served(
             lambda: learning(place, model.file).startswith("learned from 1,000 samples"),
             "what it was learned from",
         )
+
+
+def test_requests_that_opt_out_are_not_sampled_while_samples_are_collected(
+    place: RuntimePaths, model: Model
+) -> None:
+    with opened(place, describe(model.file, max_batch_size=64, accuracy_ppm=PPM)) as connection:
+        wait_until(lambda: learning(place, model.file).startswith("collecting: "), "a look")
+        for _ in range(20):
+            ask(connection, model.hard[:1], ppm=MILLION).output()
+
+        def is_written() -> bool:
+            ask(connection, model.hard[:1], ppm=MILLION).output()
+            ask(connection, model.easy[:1]).output()
+            return collected(model.file)[0] > 0
+
+        wait_until(is_written, "samples of the other runs")
+        (file, *_) = sorted(samples_folder(model.file).glob("*.npz"))
+        (sampled,) = read_samples_file(file)
+        assert {row.tobytes() for row in sampled["image"]} == {model.easy[0].tobytes()}
 
 
 def test_what_was_learned_of_another_model_is_learned_anew(
@@ -173,12 +194,54 @@ def test_a_stricter_promise_is_collected_for_beside_what_was_learned(
     assert learned_file(model.file).exists()
 
 
+def test_a_model_that_was_unfit_is_looked_at_again_once_its_file_is_another(
+    place: RuntimePaths, model: Model, tmp_path: Path
+) -> None:
+    file = tmp_path / "fixed.onnx"
+    onnx.save(embedding(), file)
+    with opened(place, describe(file, accuracy_ppm=PPM)):
+        wait_until(lambda: learning(place, file).startswith("not for this model: "), "a look")
+        shutil.copy(model.file, file.with_suffix(".new"))
+        file.with_suffix(".new").rename(file)
+        wait_until(
+            lambda: learning(place, file).startswith("off: a file of the model is another than"),
+            "a look at the file",
+        )
+    with opened(place, describe(file, accuracy_ppm=PPM)):
+        wait_until(lambda: learning(place, file).startswith("collecting: "), "a new beginning")
+
+
+def test_what_was_withdrawn_is_learned_anew_from_the_next_load_on(
+    place: RuntimePaths, model: Model
+) -> None:
+    has_learned(place, model)
+    with opened(place, describe(model.file, accuracy_ppm=PPM)):
+        wait_until(
+            lambda: learning(place, model.file).startswith("learned from"), "what is served"
+        )
+        learned_file(model.file).unlink()
+        wait_until(lambda: learning(place, model.file).startswith("withdrawn: "), "its end")
+    with opened(place, describe(model.file, accuracy_ppm=PPM)):
+        wait_until(lambda: learning(place, model.file).startswith("collecting: "), "a beginning")
+
+
+def test_what_was_learned_of_the_same_bytes_stays_though_the_file_is_newer(
+    place: RuntimePaths, model: Model
+) -> None:
+    has_learned(place, model)
+    for _ in range(2):
+        os.utime(model.file)
+        with opened(place, describe(model.file, max_batch_size=64, accuracy_ppm=PPM)) as served:
+            wait_until(lambda: taken(ask(served, model.easy[:1])) == model.name, "early answers")
+            wait_until(
+                lambda: learning(place, model.file).startswith("learned from 1,000 samples"),
+                "what it was learned from",
+            )
+
+
 def test_of_a_model_without_classes_nothing_is_kept(place: RuntimePaths, tmp_path: Path) -> None:
     file = tmp_path / "embedding.onnx"
-    graph = GraphWriter("embedding", opset=17)
-    value = graph.add("Relu", graph.input("x", "float32", ("batch", 4)))
-    graph.output(value, "y", "float32", ("batch", 4))
-    onnx.save(graph.model(), file)
+    onnx.save(embedding(), file)
     with opened(place, describe(file, accuracy_ppm=PPM)):
         wait_until(
             lambda: learning(place, file).startswith("not for this model: "),
@@ -234,6 +297,15 @@ def test_answers_of_a_smaller_model_end_once_the_entry_does_not_name_it(
     named = plain._replace(smaller="small.onnx")
     with opened(place, named):
         await_record(place, model.file)
+        kept = read_record(model.file)
+        status = model.file.with_name("small.onnx").stat()
+        os.utime(model.file.with_name("small.onnx"))
+        wait_until(
+            lambda: learning(place, model.file).startswith("off: a file of the model is another"),
+            "a look at the smaller model's file",
+        )
+        assert read_record(model.file) == kept, "no process has looked at the model since"
+        os.utime(model.file.with_name("small.onnx"), ns=(status.st_atime_ns, status.st_mtime_ns))
     record = read_record(model.file)
     assert record is not None
     assert record.aim == Aim.of(model.file, 0.97, "", "small.onnx")
@@ -264,7 +336,7 @@ def test_an_entry_that_asks_anew_does_so_while_its_predecessor_is_there(
     plain = describe(model.file, max_batch_size=64)
     asking = plain._replace(accuracy_ppm=PPM, model=2)
     with opened(place, plain) as before, opened(place, asking) as after:
-        wait_until(lambda: "collecting: 0 of 1,000 samples" in progress(place, model), "a look")
+        wait_until(lambda: "collecting: 0 of 1,345 samples" in progress(place, model), "a look")
         write_record(model.file, LearningRecord(Stage.SERVED, 0.97, 0, 1000, 1, 1.5))
         write_cascade(learned_file(model.file), model.cascade)
         wait_until(lambda: taken(ask(after, model.easy[:1])) == model.name, "early answers")
@@ -282,6 +354,13 @@ def progress(place: RuntimePaths, model: Model) -> set[str]:
     with Observer(place, Role.FOREGROUND) as observer:
         models = observer.status().models
     return {each.learning for each in models if str(model.file).endswith(each.path)}
+
+
+def embedding() -> onnx.ModelProto:
+    graph = GraphWriter("embedding", opset=17)
+    value = graph.add("Relu", graph.input("x", "float32", ("batch", 4)))
+    graph.output(value, "y", "float32", ("batch", 4))
+    return graph.model()
 
 
 def with_smaller(model: Model) -> Cascade:

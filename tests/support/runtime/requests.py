@@ -93,7 +93,11 @@ class ASession:
         raise NotImplementedError
 
     def cached_runs(
-        self, frame: Frame, inputs: Mapping[str, Value], labels: tuple[str, str]
+        self,
+        frame: Frame,
+        inputs: Mapping[str, Value],
+        labels: tuple[str, str],
+        agreement: float | None = None,
     ) -> Sequence[CachedRun]:
         raise NotImplementedError
 

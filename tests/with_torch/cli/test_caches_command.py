@@ -314,4 +314,4 @@ def test_showing_says_that_an_entry_learns_from_its_traffic(small_entry: Path) -
     assert isinstance(answer.exception, InvalidModelError)
     text = str(answer.exception)
     assert "has no caches yet: brisk_accuracy 0.98 is learned from the traffic" in text
-    assert "0 of 1,483 samples are there; `brisk status`" in text
+    assert "0 of 2,027 samples are there; `brisk status`" in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from typer.testing import CliRunner
 
 from brisk.cli.application import application
 from brisk.errors import InvalidConfigurationError, InvalidModelError
-from brisk.exits.files.learning_record import LearningRecord, Stage, write_record
+from brisk.exits.files.learning_record import Aim, LearningRecord, Stage, write_record
 from brisk.exits.files.versions import (
     caches_file,
     learned_file,
@@ -217,7 +218,7 @@ def test_an_entry_that_has_learned_nothing_yet_says_what_it_asks_for(tmp_path: P
     net = entry(tmp_path / "net", asks)
     asked = (
         "  learned caches: none; brisk_accuracy 0.98 is learned from the traffic: "
-        "{} of 1,483 samples are there"
+        "{} of 2,027 samples are there"
     )
     assert asked.format(0) in explained(net)
     file = net / "1" / "model.onnx"
@@ -227,6 +228,21 @@ def test_an_entry_that_has_learned_nothing_yet_says_what_it_asks_for(tmp_path: P
     assert asked.format(5) in explained(net)
     (net / "config.pbtxt").write_text(asks + "sequence_batching { state { input_name: 'a' } }")
     assert not any("is learned from the traffic" in line for line in explained(net))
+
+
+def test_what_is_known_of_another_file_in_the_models_place_is_not_told(tmp_path: Path) -> None:
+    asks = 'parameters { key: "brisk_accuracy" value { string_value: "0.98" } }'
+    net = entry(tmp_path / "net", asks)
+    file = net / "1" / "model.onnx"
+    make_private_folder(file)
+    aim = Aim.of(file, 0.98, "", "")
+    write_record(file, LearningRecord(Stage.UNFIT, reason="no scores", **aim._asdict()))
+    assert "  learned caches: none; not for this model: no scores" in explained(net)
+    os.utime(file)
+    told = next(line for line in explained(net) if "learned caches" in line)
+    assert "brisk_accuracy 0.98 is learned from the traffic: 0 of" in told
+    (net / "config.pbtxt").write_text("")
+    assert "  learned caches: none" in explained(net)
 
 
 def test_what_was_learned_is_served_only_where_an_entry_asks_for_it(tmp_path: Path) -> None:

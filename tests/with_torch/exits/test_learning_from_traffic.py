@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import shutil
 from pathlib import Path
@@ -15,6 +16,7 @@ from brisk.exits.adaptation.retraining import AdaptationSettings
 from brisk.exits.cascade_file import digest_of, read_cascade
 from brisk.exits.data.samples import Samples, divide
 from brisk.exits.files.learning_record import (
+    MOST_TRIES,
     Aim,
     LearningRecord,
     Stage,
@@ -32,7 +34,7 @@ from brisk.exits.files.versions import (
 )
 from brisk.exits.model_graph import read_graph
 from brisk.runtime.early_exit import learning_process
-from brisk.runtime.early_exit.learning_process import MOST_TRIES, learn, look_at
+from brisk.runtime.early_exit.learning_process import learn, look_at
 from support.exits.adapted import Adapted
 from support.exits.benchmarks import win_benchmarks
 from support.exits.cascades import images, network
@@ -59,7 +61,7 @@ def test_a_model_of_classes_is_looked_at_and_another_one_is_refused(tmp_path: Pa
     file = tmp_path / "model.onnx"
     onnx.save(network(), file)
     record = look_at(file, Aim(0.97))
-    assert (record.stage, record.wanted, record.collects) == (Stage.COLLECTING, 1000, True)
+    assert (record.stage, record.wanted, record.collects) == (Stage.COLLECTING, 1345, True)
     strange = network()
     strange.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.FLOAT
     (gemm,) = (node for node in strange.graph.node if node.op_type == "Gemm")
@@ -94,6 +96,7 @@ def test_what_samples_teach_is_written_with_what_adaptation_goes_on_from(
     assert learned_file(digits).stat().st_mode & 0o777 == 0o600
     cascade = read_cascade(learned_file(digits), digest_of(digits))
     assert cascade.levels[0].accuracy == 0.9
+    assert cascade.confidence == pytest.approx(1 - 0.05 / 3), "three tries share the error"
     assert cascade.levels[0].count.inputs <= 0.26 * 1700, "the newest quarter has proved it"
     assert Adapter.open(digits, AdaptationSettings()) is not None
     assert not (private_folder(digits) / "training").exists(), "hidden values are not kept"
@@ -187,3 +190,23 @@ def test_a_copy_of_what_came_before_proves_nothing() -> None:
     division = divide(Samples({"x": rows}), 0, proves_newest=True)
     assert division.calibrate.max() < 900
     assert sorted(division.calibrate) == list(range(675, 900))
+
+
+def test_a_model_replaced_while_it_is_learned_is_learned_again(
+    digits: Path, adapted: Adapted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the file before has taught is not written with the digest of the new one."""
+    win_benchmarks(monkeypatch)
+    explore = importlib.import_module("brisk.exits.exploration.explore")
+    run_trials = explore.run_trials
+
+    def replacing(*arguments: object) -> None:
+        run_trials(*arguments)
+        onnx.save(network(), digits.with_suffix(".new"))
+        digits.with_suffix(".new").rename(digits)
+
+    monkeypatch.setattr(explore, "run_trials", replacing)
+    write_samples(digits, [{"image": adapted.images}])
+    record = LearningRecord(Stage.COLLECTING, 0.9, 1000)
+    assert learn(digits, record, 1) == record
+    assert not learned_file(digits).exists()

@@ -15,9 +15,14 @@ import pytest
 from brisk.errors import InvalidModelError
 from brisk.exits.base_model import load_graph
 from brisk.exits.cascade import Cascade
-from brisk.exits.cascade_file import digest_of, read_cascade, write_cascade
+from brisk.exits.cascade_file import (
+    ReplacedModelError,
+    digest_of,
+    read_cascade,
+    write_cascade,
+)
 from brisk.exits.data.samples import SampleGroups, Samples
-from brisk.exits.exploration import ExplorationSettings, explore_whole
+from brisk.exits.exploration import ExplorationSettings, Progress, explore_whole
 from brisk.exits.exploration.measuring import Verification
 from brisk.exits.files.container import DamagedFileError
 from brisk.exits.files.learning_record import Aim, LearningRecord, Stage
@@ -105,6 +110,34 @@ def test_what_is_slower_than_the_model_is_not_served(
     answer = explore_whole(file, samples, COSINE, ExplorationSettings(accuracy=0.9))
     assert answer.cascade is None
     assert "it is better served as it is" in answer.reason
+
+
+@pytest.mark.parametrize("value", [math.nan, -math.inf])
+def test_rows_that_are_no_finite_numbers_are_left_out_and_the_rest_teaches(
+    file: Path, value: float
+) -> None:
+    rows = images(1000, seed=3)
+    rows[5, 0, 0, 0] = rows[990, 0, 2, 2] = value
+    write_samples(file, [{"image": rows}])
+    write_samples(file, [{"image": np.full_like(rows[:3], value)}])
+    record = look_at(file, Aim(0.9, str(COSINE)))
+    outcome = learn(file, record, 1)
+    assert (outcome.stage, outcome.samples) == (Stage.SERVED, 998), outcome.reason
+
+
+@pytest.mark.parametrize("stage", ["running both models", "benchmarking"])
+def test_a_model_replaced_meanwhile_gets_nothing_that_was_found_for_its_predecessor(
+    file: Path, stage: str
+) -> None:
+    class Replacing(Progress):
+        def stage(self, name: str, total: int) -> None:
+            if name == stage:
+                onnx.save(network(tail="softmax"), file.with_suffix(".new"))
+                file.with_suffix(".new").rename(file)
+
+    samples = rows_of({"image": images(600, seed=3)})
+    with pytest.raises(ReplacedModelError, match=r"model '.*' was replaced while caches were"):
+        explore_whole(file, samples, COSINE, ExplorationSettings(accuracy=0.9), Replacing())
 
 
 def test_a_model_that_mixes_rows_is_refused(file: Path) -> None:

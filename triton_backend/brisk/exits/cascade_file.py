@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from brisk.errors import BriskError, InvalidModelError
+from brisk.errors import BriskError, InvalidModelError, UnavailableError
 from brisk.exits.cascade import Cascade, Exit, Expected, Level, answer_form
 from brisk.exits.files.container import DamagedFileError, read_container, write_container
 from brisk.exits.files.versions import CACHES_SUFFIX, REFERENCE_SUFFIX
@@ -48,6 +49,39 @@ def digest_of(model_file: Path) -> str:
             while block := file.read(1 << 20):
                 digest.update(block)
     return digest.hexdigest()
+
+
+class ReplacedModelError(UnavailableError):
+    """The model's file was replaced while something was made of it; to be made anew."""
+
+
+@contextmanager
+def unchanged(model_file: Path) -> Iterator[str]:
+    """Give ``digest_of`` the model, which stays the same for as long as the block runs.
+
+    Whatever the block reads of the model is of that digest. Raises ReplacedModelError at the end
+    if the model is another one by then, also in place of a BriskError of the block, which may come
+    of parts of two models; and like ``digest_of``.
+    """
+    digest = digest_of(model_file)
+    try:
+        yield digest
+    except BriskError as error:
+        _check_unchanged(model_file, digest, error)
+        raise
+    _check_unchanged(model_file, digest, None)
+
+
+def _check_unchanged(model_file: Path, digest: str, cause: BriskError | None) -> None:
+    try:
+        is_same = digest_of(model_file) == digest
+    except (FileNotFoundError, InvalidModelError):
+        is_same = False
+    if not is_same:
+        raise ReplacedModelError(
+            f"model '{model_file}' was replaced while caches were trained for it; what was found "
+            "is of the file before, train again"
+        ) from cause
 
 
 def _external_data(model_file: Path) -> Sequence[str]:

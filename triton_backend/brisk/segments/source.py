@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from brisk.artefacts import content
+from brisk.errors import InvalidModelError
 from brisk.graph.program import Variable
 from brisk.paths import Stamp
 from brisk.segments.onnxruntime import OrtSession
@@ -74,6 +76,22 @@ class Source(ABC):
     """Whether a prepared form would serve the model better."""
     remark = ""
     """A remark for the log on how the model is served, if that is unusual."""
+
+    @property
+    def own_stamp(self) -> Stamp:
+        """The stamp of the model's own file."""
+        return self.made_of[content.ITSELF]
+
+    def is_of(self, model: Path) -> bool:
+        """Whether the files of the model at ``model`` are still those that were read.
+
+        False if one of them is missing, was replaced or written to. Raises OSError if one cannot
+        be read.
+        """
+        try:
+            return content.stamps(model, self.made_of) == self.made_of
+        except (FileNotFoundError, InvalidModelError):
+            return False
 
     def reads(self, index: int) -> Sequence[FileBytes]:
         """Return the bytes of its files that ``open`` of a segment reads; they may still be

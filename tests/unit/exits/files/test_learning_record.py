@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -49,11 +52,43 @@ def test_a_record_is_read_as_it_was_written(model: Path) -> None:
         ways=ways,
         smaller="small.onnx",
         smaller_stamp="12 34",
+        model_stamp="56 78",
     )
     write_record(model, record)
     assert read_record(model) == record
-    assert record.aim == Aim(0.98, "cosine 0.99", "small.onnx", "12 34")
+    assert record.aim == Aim(0.98, "cosine 0.99", "small.onnx", "12 34", "56 78")
     assert record_file(model).stat().st_mode & 0o777 == 0o600
+
+
+def test_a_record_is_of_the_models_file_as_its_copies_are_and_no_other_is(
+    model: Path, tmp_path: Path
+) -> None:
+    aim = Aim.of(model, 0.98, "", "")
+    record = LearningRecord(Stage.UNFIT, reason="no scores", **aim._asdict())
+    write_record(model, record)
+    assert record.is_for(aim)
+    copy = tmp_path / "copy.onnx"
+    shutil.copy2(model, copy)
+    copy.rename(model)
+    assert aim.is_present(model)
+    assert record.is_for(Aim.of(model, 0.98, "", ""))
+    os.utime(model)
+    assert not aim.is_present(model)
+    assert not record.is_for(Aim.of(model, 0.98, "", ""))
+    model.unlink()
+    assert not aim.is_present(model)
+
+
+def test_a_record_that_names_no_file_is_of_the_present_one(model: Path) -> None:
+    """An earlier version of Brisk has written it."""
+    write_record(model, LearningRecord(Stage.REFUSED, 0.98, 2000, 1000, 1))
+    written = json.loads(record_file(model).read_text())
+    del written["model_stamp"]
+    record_file(model).write_text(json.dumps(written))
+    record = read_record(model)
+    assert record is not None
+    assert record.is_for(Aim.of(model, 0.98, "", ""))
+    assert not record.is_for(Aim.of(model, 0.99, "", ""))
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"stage": "flying"}', "\x00"])

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from brisk.exits.files.learning_record import (
-    CONFIDENCE,
+    TRY_CONFIDENCE,
     Aim,
+    LearningRecord,
     collected,
     read_record,
     rows_wanted,
@@ -38,13 +39,23 @@ def read_aim(entry: Path, file: Path) -> Aim | None:
     return aim_of(file, config, parse_parameters(config.get("parameters", {}), TAKEN))
 
 
+def present_record(file: Path, aim: Aim | None) -> LearningRecord | None:
+    """Return the record of learning for the model ``file`` as it is now, and for ``aim``, unless
+    that is None; None if there is none."""
+    record = read_record(file)
+    if record is None:
+        return None
+    present = Aim.of(file, record.accuracy, record.tolerance, record.smaller)
+    return record if record.is_for(aim or present) else None
+
+
 def learning_text(file: Path, aim: Aim | None) -> str:
     """Return a text on what was learned for the model ``file``; empty if nothing is to be, and
     nothing was. ``aim``: what its entry asks for now."""
-    record = read_record(file)
+    record = present_record(file, aim)
     rows, size = collected(file)
-    if aim is not None and (record is None or record.aim != aim):  # no server has looked at it
-        wanted = rows_wanted(aim.accuracy, CONFIDENCE)
+    if aim is not None and record is None:  # no server has looked at it
+        wanted = rows_wanted(aim.accuracy, TRY_CONFIDENCE)
         return (
             f"brisk_accuracy {aim.accuracy:g} is learned from the traffic: "
             f"{rows:,} of {wanted:,} samples are there"

@@ -12,12 +12,12 @@ from onnx import ModelProto, TensorProto, TypeProto, helper
 
 from brisk.artefacts.room import refusal_of
 from brisk.artefacts.skeletons import noted_forms
-from brisk.cli.views.learning import aim_of, learning_text
+from brisk.cli.views.learning import aim_of, learning_text, present_record
 from brisk.errors import ArtefactError, InvalidModelError
 from brisk.exits.base_model import live_at
 from brisk.exits.cascade_file import digest_of, read_cascade
 from brisk.exits.files.container import DamagedFileError, tapped_values
-from brisk.exits.files.learning_record import Aim, read_record
+from brisk.exits.files.learning_record import Aim
 from brisk.exits.files.versions import caches_file, latest
 from brisk.exits.model_graph import read_graph
 from brisk.exits.serving.frame import find_places
@@ -288,7 +288,7 @@ def _exits(
     before them, and a text about them. ``aim``: what the entry asks to learn.
     """
     path = latest(file)
-    record = read_record(file)
+    record = present_record(file, aim)
     tried = f"; tried alone: {', '.join(map(str, record.ways))}" if record and record.ways else ""
     if not path.exists():
         told = learning_text(file, aim)

@@ -14,6 +14,7 @@ import torch
 from brisk.errors import InvalidModelError
 from brisk.exits.base_model import BaseModel, load_graph, taps_of, values_at
 from brisk.exits.cascade import INT8, Cascade, answer_form
+from brisk.exits.cascade_file import unchanged
 from brisk.exits.data.collecting import (
     bind_rows,
     check_classes,
@@ -91,13 +92,24 @@ def explore(
 
     ``samples`` are like what will be served; ``more_to_fit`` may be anything similar, it only fits
     predictors. Raises InvalidModelError if the model cannot have caches, InvalidRequestError if
-    the samples do not fit it or are too few.
+    the samples do not fit it or are too few, ReplacedModelError if it was replaced meanwhile.
     """
-    progress = progress or Progress()
     folder = folder / FOLDER
     folder.mkdir(exist_ok=True)
     torch.set_num_threads(settings.threads)
-    model = _open_model(model_file, samples, settings)
+    with unchanged(model_file) as digest:
+        model = _open_model(model_file, digest, samples, settings)
+        return _explored(model, samples, folder, settings, more_to_fit, progress or Progress())
+
+
+def _explored(
+    model: ExploredModel,
+    samples: Samples,
+    folder: Path,
+    settings: ExplorationSettings,
+    more_to_fit: Samples | None,
+    progress: Progress,
+) -> Exploration:
     division = divide(samples, settings.seed, more_to_fit, proves_newest=settings.proves_newest)
     first = bind_rows(samples.take(slice(0, 1)))
     profile = profile_base(model.whole, model.cut, model.points, first)
@@ -139,9 +151,9 @@ def explore(
 
 
 def _open_model(
-    model_file: Path, samples: Samples, settings: ExplorationSettings
+    model_file: Path, digest: str, samples: Samples, settings: ExplorationSettings
 ) -> ExploredModel:
-    """Load the model and choose its points, spread over its predicted time."""
+    """Load the model of ``digest`` and choose its points, spread over its predicted time."""
     graph, threads = read_graph(model_file), settings.threads
     scores = find_scores(graph, settings.output)
     boundaries = exit_points(graph, scores.position)
@@ -158,7 +170,7 @@ def _open_model(
     if settings.hidden_bytes is not None:
         points = _with_room(base, points, samples, settings.hidden_bytes)
     cut = load_graph(graph, threads, [point.value for point in points])
-    return ExploredModel(graph, scores, boundaries, points, whole, base, cut)
+    return ExploredModel(graph, digest, scores, boundaries, points, whole, base, cut)
 
 
 def _with_room(

@@ -11,7 +11,6 @@ import numpy as np
 
 from brisk.exits.base_model import BaseModel, load_graph
 from brisk.exits.cascade import WHOLE_MODELS, Cascade, Exit, Expected, Level, answer_form
-from brisk.exits.cascade_file import digest_of
 from brisk.exits.data.collecting import Collected, bind_rows
 from brisk.exits.data.outliers import FOR_FLOOR
 from brisk.exits.data.samples import Division, Samples
@@ -48,6 +47,8 @@ class ExploredModel:
     """The explored model, in the forms in which it is run."""
 
     graph: ModelGraph
+    digest: str
+    """``digest_of`` its file, in the state in which it was loaded."""
     scores: Scores
     boundaries: tuple[ExitPoint, ...]
     """All points at which the model may stop."""
@@ -219,7 +220,7 @@ def study(
     return Studied(
         graph=model.graph,
         base=model.base,
-        digest=digest_of(model.graph.path),
+        digest=model.digest,
         scores=model.scores,
         points=points,
         tried=tried,

@@ -26,7 +26,7 @@ from brisk.exits.base_model import (
     taps_of,
 )
 from brisk.exits.cascade import INT8, Cascade, Exit, Expected, Level, answer_form
-from brisk.exits.cascade_file import digest_of
+from brisk.exits.cascade_file import unchanged
 from brisk.exits.data.collecting import (
     bind_rows,
     check_batches,
@@ -154,9 +154,20 @@ def explore_whole(
     ``tolerance`` None: the answers are classes. ``folder``: for temporary copies of the model;
     None: the system's. Raises InvalidModelError if the model does not
     allow it, or the smaller one of the settings cannot answer for it; InvalidRequestError if the
-    samples are too few.
+    samples are too few; ReplacedModelError if the model was replaced meanwhile.
     """
-    progress = progress or Progress()
+    with unchanged(model_file) as digest:
+        return _explored(model_file, digest, samples, tolerance, settings, progress or Progress())
+
+
+def _explored(
+    model_file: Path,
+    digest: str,
+    samples: SampleGroups,
+    tolerance: Tolerance | None,
+    settings: ExplorationSettings,
+    progress: Progress,
+) -> ExploredWhole:
     graph = read_graph(model_file)
     scores = (
         find_scores(graph, settings.output) if tolerance is None else find_values(graph, tolerance)
@@ -169,7 +180,7 @@ def explore_whole(
     progress.stage("running both models", len(pairs))
     proved: list[tuple[_Pair, Cascade]] = []
     for pair in pairs:
-        cascade = _proved(pair, samples, division, settings, len(pairs), digest_of(model_file))
+        cascade = _proved(pair, samples, division, settings, len(pairs), digest)
         progress.advance()
         if isinstance(cascade, str):
             reasons.append(cascade)

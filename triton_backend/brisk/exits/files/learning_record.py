@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from brisk.exits.files.versions import private_folder, samples_folder
-from brisk.paths import version_folder
+from brisk.paths import Stamp, stamp_of, version_folder
 from brisk.settings import DEFAULT_SAMPLES_MIB
 
 
@@ -37,20 +37,36 @@ class Aim(NamedTuple):
     smaller: str = ""
     """The name of the file of a smaller model that may answer; empty: there is none."""
     smaller_stamp: str = ""
-    """The size and time of change of that file: with another one learning begins anew."""
+    """``stamp_text`` of that file: with another one learning begins anew."""
+    model_stamp: str = ""
+    """``stamp_text`` of the model's own file: with another one learning begins anew."""
 
     @classmethod
     def of(cls, model_file: Path, accuracy: float, tolerance: str, smaller: str) -> Aim:
-        """Return the aim for a model, with the present stamp of the file ``smaller``."""
-        stamp = ""
-        if smaller:
-            with contextlib.suppress(OSError):
-                status = smaller_file(model_file, smaller).stat()
-                stamp = f"{status.st_size} {status.st_mtime_ns}"
-        return cls(accuracy, tolerance, smaller, stamp)
+        """Return the aim for a model, with the present stamps of the files."""
+        stamp = _present(smaller_file(model_file, smaller)) if smaller else ""
+        return cls(accuracy, tolerance, smaller, stamp, _present(model_file))
+
+    def is_present(self, model_file: Path) -> bool:
+        """Whether the files of the aim are still in their places."""
+        return self == Aim.of(model_file, self.accuracy, self.tolerance, self.smaller)
 
     def __str__(self) -> str:
         return " ".join(filter(None, (f"{self.accuracy:.1%}", self.tolerance, self.smaller)))
+
+
+def stamp_text(stamp: Stamp) -> str:
+    """Return the size and time of modification of a file, which a copy of its folder keeps."""
+    size, modified_ns, *_ = stamp
+    return f"{size} {modified_ns}"
+
+
+def _present(file: Path) -> str:
+    """Return ``stamp_text`` of a file; empty if there is none."""
+    try:
+        return stamp_text(stamp_of(file.stat()))
+    except OSError:
+        return ""
 
 
 def smaller_file(model_file: Path, name: str) -> Path:
@@ -95,10 +111,26 @@ class LearningRecord:
     """The ways that the last try found, the best of each kind."""
     smaller: str = ""
     smaller_stamp: str = ""
+    model_stamp: str = ""
+    """Empty in a record of a version of Brisk that did not note it."""
 
     @property
     def aim(self) -> Aim:
-        return Aim(self.accuracy, self.tolerance, self.smaller, self.smaller_stamp)
+        return Aim(
+            *(self.accuracy, self.tolerance, self.smaller),
+            *(self.smaller_stamp, self.model_stamp),
+        )
+
+    def is_for(self, aim: Aim) -> bool:
+        """Whether the record is of ``aim``. Without a ``model_stamp`` it counts as of any file of
+        the model."""
+        stamp = self.model_stamp or aim.model_stamp
+        return self.aim._replace(model_stamp=stamp) == aim
+
+    @property
+    def may_be_tried(self) -> bool:
+        """Whether there is something left to learn, now or with more samples."""
+        return self.wanted > 0 or self.stage is Stage.LEARNING
 
     @property
     def collects(self) -> bool:
@@ -158,6 +190,10 @@ def samples_limit_bytes(environment: Mapping[str, str] = os.environ) -> int:
     return DEFAULT_SAMPLES_MIB * 2**20
 
 
+OTHER_FILES = 3
+"""The exit status of a learning process that finds other files than those that were loaded."""
+
+
 def record_file(model_file: Path, environment: Mapping[str, str] = os.environ) -> Path:
     return private_folder(model_file, environment) / "learning.json"
 
@@ -180,6 +216,7 @@ def read_record(
             ways=tuple(WayTried(str(a), float(b), float(c)) for a, b, c in found.get("ways", ())),
             smaller=str(found.get("smaller", "")),
             smaller_stamp=str(found.get("smaller_stamp", "")),
+            model_stamp=str(found.get("model_stamp", "")),
         )
     except (OSError, ValueError, LookupError, TypeError):
         return None
@@ -215,7 +252,13 @@ SPARE = 2.5
 FEWEST = 1000
 
 CONFIDENCE = 0.95
-"""The confidence with which learning from the traffic alone proves its promise."""
+"""The confidence with which learning from the traffic alone proves its promise, all tries
+together."""
+
+MOST_TRIES = 3
+
+TRY_CONFIDENCE = 1 - (1 - CONFIDENCE) / MOST_TRIES
+"""The confidence of each try: what any of them proves is served, so they share the error."""
 
 
 def rows_wanted(accuracy: float, confidence: float) -> int:

@@ -14,8 +14,8 @@ reference data lie in ``learned.reference``, its progress in ``learning.json``
 
 ``candidate.caches``: the version that adaptation publishes, with a ``revision`` above that of the
 version it was made from. The runtime serves it on trial, interleaved with its predecessor, and
-then renames it to ``adapted.caches``, or deletes it if it does worse. Adaptation goes on from
-``latest``.
+then renames it to ``adapted.caches``, or deletes it if it does worse, or if the version that it
+would replace is newer. Adaptation goes on from ``latest``.
 
 ``previous.caches``: the adapted version before, which is served again if the present one breaks
 its promise.
@@ -119,6 +119,15 @@ def latest(model_file: Path, environment: Mapping[str, str] = os.environ) -> Pat
     trained = trained_file(model_file, environment)
     adapted = adapted_file(model_file, environment)
     return adapted if adapted.exists() and _is_newer(adapted, trained) else trained
+
+
+def is_candidate_outdated(model_file: Path) -> bool:
+    """Whether the candidate was made of another version than the present one: it is not newer.
+
+    False if there is no candidate.
+    """
+    candidate = candidate_file(model_file)
+    return candidate.exists() and not _is_newer(candidate, latest(model_file))
 
 
 def _is_newer(adapted: Path, trained: Path) -> bool:

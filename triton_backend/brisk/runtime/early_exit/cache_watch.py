@@ -11,16 +11,17 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from brisk.errors import BriskError
-from brisk.exits.files.learning_record import Aim
+from brisk.exits.files.learning_record import Aim, stamp_text
 from brisk.exits.files.versions import (
     candidate_file,
+    is_candidate_outdated,
     latest,
     private_folder,
     promote,
@@ -181,6 +182,10 @@ class CacheWatch:
         session.caches.bring(caches)
         if is_trained_by_hand(session.path):
             aim = None
+        elif aim is not None:
+            aim = _of_loaded(aim, session)
+            if self._first is not None:
+                _try(session, self._first.keep, aim)
         stamp = _stamp(latest(session.path))
         self._follow(_Watched(session, stamp, caches, aim=aim))
 
@@ -198,8 +203,9 @@ class CacheWatch:
         elif is_trained_by_hand(session.path):
             session.caches.learning = "off: caches that do not fit lie beside the model"
         else:
-            if latest(session.path).exists() and self._adaptation is not None:
-                self._first.begin_anew(session.path)
+            aim = _of_loaded(aim, session)
+            if session.starting.source.is_of(session.path):
+                _try(session, self._first.begin, aim)
             self._follow(_Watched(session, None, None, aim=aim))
 
     def _follow(self, watched: _Watched) -> None:
@@ -237,38 +243,46 @@ class CacheWatch:
         session = watched.session
         if watched.aim is not None and self._first is not None:
             newest = self._newest[watched.folder]
-            found = False, f"off: another entry of this file asks for {newest.aim}"
+            progress = False, f"off: another entry of this file asks for {newest.aim}"
             if newest.aim == watched.aim:
-                found = self._first.look(session.path, watched.aim, session.threads)
-            session.caches.collects, session.caches.learning = found
+                progress = self._first.look(session.path, watched.aim, session.threads)
+            session.caches.collects, session.caches.learning = progress
         while session.caches.changes:
             change = session.caches.changes.popleft()
             if self._adaptation is None:
                 continue  # only the foreground worker changes the files
+            if change is Change.PROMOTED and is_candidate_outdated(session.path):
+                continue  # other caches have been written since: they are read below
             _keep(session.path, change)
-            if change is not Change.WITHDRAWN:  # the version to serve then has yet to be read
+            if change in (Change.PROMOTED, Change.ROLLED_BACK):  # served already
                 watched.served = _stamp(latest(session.path))
         path = latest(session.path)
         stamp = _stamp(path)
         if stamp != watched.served:
             watched.served = stamp
-            version = _read(session, path, watched.last)
-            version = _kept_to(watched.aim, session.path, version)
-            if version is not None or stamp is None:
+            found = _read(session, path, watched.last)
+            version = _kept_to(watched.aim, session.path, found)
+            if found is not None or stamp is None:  # else they cannot be read: the last go on
                 watched.last = version
                 session.caches.bring(version)
-                LOGGER.info(
-                    f"caches '{path}' are {'gone' if version is None else 'served'} from now on"
-                )
+                what = "gone" if found is None else "not what the entry asks for, and not served"
+                what = what if version is None else "served"
+                LOGGER.info(f"caches '{path}' are {what} from now on")
         if self._adaptation is not None:
             self._try_candidate(watched)
 
     def _try_candidate(self, watched: _Watched) -> None:
         session = watched.session
         path = candidate_file(session.path)
+        if is_candidate_outdated(session.path):
+            path.unlink(missing_ok=True)
+            LOGGER.info(f"caches '{path}' are deleted: the version that they were made of is gone")
+            return
         stamp = _stamp(path)
         if stamp is None or stamp == watched.tried:
             return
+        if not session.starting.source.is_of(session.path):
+            return  # it may be of the model's new file: the next load tries it
         watched.tried = stamp
         version = _kept_to(watched.aim, session.path, _read(session, path, watched.last))
         if version is None:
@@ -289,8 +303,20 @@ def cache_watch(settings: Settings, *, is_foreground: bool) -> CacheWatch:
 def _read(session: SegmentSession, path: Path, last: ServedCaches | None) -> ServedCaches | None:
     from brisk.runtime.sessions.served_caches import read_version
 
-    program, threads = session.starting.program, session.threads
-    return read_version(session.path, path, program, threads, last)
+    return read_version(session.path, path, session.starting, session.threads, last)
+
+
+def _of_loaded(aim: Aim, session: SegmentSession) -> Aim:
+    """Return ``aim`` for the file that the session has loaded, whatever lies in its place now."""
+    return aim._replace(model_stamp=stamp_text(session.starting.source.own_stamp))
+
+
+def _try(session: SegmentSession, note: Callable[[Path, Aim], None], aim: Aim) -> None:
+    """Note a load in the files of what is learned; a load does not fail with them."""
+    try:
+        note(session.path, aim)
+    except OSError as error:
+        LOGGER.warning(f"early answers of {session.path}: {type(error).__name__}: {error}")
 
 
 def _kept_to(aim: Aim | None, model: Path, version: ServedCaches | None) -> ServedCaches | None:

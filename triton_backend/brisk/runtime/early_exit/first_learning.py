@@ -7,18 +7,21 @@ workers read.
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import time
 from importlib.util import find_spec
 from pathlib import Path
 
 from brisk.exits.files.learning_record import (
+    OTHER_FILES,
     Aim,
     LearningRecord,
     Stage,
     collected,
     read_record,
     record_file,
+    write_record,
 )
 from brisk.exits.files.versions import (
     adapted_file,
@@ -55,7 +58,10 @@ class FirstLearning:
         self._process = HelperProcess("brisk.runtime.early_exit.learning_process")
         self._learner: Path | None = None
         """The model of the process, if there is one."""
+        self._aims: dict[Path, Aim] = {}
+        """The aims of the last looks."""
         self._failures: dict[Path, int] = {}
+        """The processes that have failed one after the other, for the present aim and load."""
         self._started_s: dict[Path, float] = {}
         self._counted: dict[Path, tuple[float, int, int]] = {}
 
@@ -71,14 +77,26 @@ class FirstLearning:
         """
         if not self._is_on:
             return False, "off: BRISK_SAMPLED_SHARE is 0"
+        if self._aims.get(model) != aim:  # another promise, or another file
+            self._aims[model] = aim
+            self._failures.pop(model, None)
+            self._end(model)
+        if not aim.is_present(model):
+            self._end(model)
+            return False, "off: a file of the model is another than the loaded one; load it anew"
         record = read_record(model)
-        if record is not None and record.aim != aim:
-            record = None  # another promise is asked for
+        if record is not None and not record.is_for(aim):
+            record = None
         rows, size = self._count(model)
         is_there = latest(model).exists()
         if self._learns:
             self._follow_process()
             self._go_on(model, aim, threads, record, rows, size)
+        if self._failures.get(model, 0) >= MOST_FAILURES:
+            return False, (
+                f"given up: the process that learns has failed {MOST_FAILURES} times, for reasons "
+                "that the runtime's log tells; a new load tries again"
+            )
         if is_there:  # it may promise less than ``aim``, and answer nothing
             return (False, "") if record is None else (record.collects, record.words(rows))
         if record is None:
@@ -89,8 +107,31 @@ class FirstLearning:
             return False, f"learning takes torch, which {sys.executable} does not have"
         return record.collects, record.progress(rows, size, self._most_bytes)
 
-    def begin_anew(self, model: Path) -> None:
-        """Delete all files learned for ``model``, since they do not fit it."""
+    def begin(self, model: Path, aim: Aim) -> None:
+        """Note that ``model`` was loaded and no caches fit it: try again what has failed. Delete
+        the files of what was learned, since they do not fit, or of what was withdrawn.
+
+        Any thread. Raises OSError.
+        """
+        self._failures.pop(model, None)
+        if not self._learns:
+            return
+        record = read_record(model)
+        if latest(model).exists() or (record is not None and record.stage is Stage.SERVED):
+            self._delete(model)
+        elif record is not None and record.is_for(aim):
+            _stamp(model, record, aim)
+
+    def keep(self, model: Path, aim: Aim) -> None:
+        """Note that ``model`` was loaded with caches that were learned of the same bytes: the
+        record stays, although the file may be another. Any thread. Raises OSError."""
+        self._failures.pop(model, None)
+        record = read_record(model)
+        if self._learns and record is not None:
+            _stamp(model, record, aim)
+
+    def _delete(self, model: Path) -> None:
+        """Delete all files learned for ``model``."""
         files = learned_file(model), adapted_file(model), candidate_file(model)
         for file in (*files, previous_file(model), record_file(model)):
             file.unlink(missing_ok=True)
@@ -98,6 +139,11 @@ class FirstLearning:
     def forget(self, models: set[Path]) -> None:
         """End the process unless it learns for one of ``models``, those still served."""
         if self._learner is not None and self._learner not in models:
+            self._end(self._learner)
+
+    def _end(self, model: Path) -> None:
+        """End the process if it learns for ``model``."""
+        if self._learner == model:
             self._process.end()
             self._learner = None
 
@@ -114,9 +160,8 @@ class FirstLearning:
 
         Wait ``RESTART_S`` after a failure, and start none after ``MOST_FAILURES`` failures.
         """
-        is_due = (
-            record is None or record.stage is Stage.LEARNING
-        )  # the process was killed, perhaps
+        # while it is learned from, the process was killed, perhaps
+        is_due = record is None or record.stage is Stage.LEARNING
         if record is not None and record.wanted:
             is_due = rows >= record.wanted or record.is_full(rows, size, self._most_bytes)
             is_due = is_due and find_spec("torch") is not None
@@ -127,6 +172,7 @@ class FirstLearning:
             return
         arguments = ["--accuracy", str(aim.accuracy), "--threads", str(threads)]
         arguments += ["--tolerance", aim.tolerance, "--smaller", aim.smaller]
+        arguments += ["--model-stamp", aim.model_stamp, "--smaller-stamp", aim.smaller_stamp]
         self._started_s[model] = now_s
         self._process.start(str(model), *arguments)
         self._learner = model
@@ -136,9 +182,11 @@ class FirstLearning:
         if self._learner is None or status is None:
             return
         model, self._learner = self._learner, None
-        self._failures[model] = self._failures.get(model, 0) + 1 if status else 0
-        if status:
-            LOGGER.warning(f"learning early answers of {model} ended with status {status}")
+        has_failed = status not in (0, OTHER_FILES)
+        failures = self._failures[model] = self._failures.get(model, 0) + 1 if has_failed else 0
+        if has_failed:
+            what = "; given up until its next load" if failures >= MOST_FAILURES else ""
+            LOGGER.warning(f"learning early answers of {model} ended with status {status}{what}")
 
     def _count(self, model: Path) -> tuple[int, int]:
         """Return the rows and bytes of the model's samples, counted at most ``COUNT_S`` ago."""
@@ -153,3 +201,10 @@ class FirstLearning:
 def is_trained_by_hand(model: Path) -> bool:
     """Whether caches trained by hand lie next to the model; only their author replaces them."""
     return caches_file(model).exists()
+
+
+def _stamp(model: Path, record: LearningRecord, aim: Aim) -> None:
+    """Note in the record that it is of the file of ``aim``, unless it is of another aim."""
+    stamped = dataclasses.replace(record, model_stamp=aim.model_stamp)
+    if stamped != record and stamped.aim == aim:
+        write_record(model, stamped)

@@ -1,10 +1,13 @@
 """The process that learns a model's first early answers from its traffic alone.
 
-``python -m brisk.runtime.early_exit.learning_process MODEL --accuracy A --threads N``
+``python -m brisk.runtime.early_exit.learning_process MODEL --accuracy A --threads N
+--model-stamp S --smaller-stamp S``
 
 With ``--tolerance T`` values within that count as the model's own; with ``--smaller FILE`` the
-model in that file beside it may answer, too. Without a record of the model
-(``brisk.exits.files.learning_record``) it checks whether the model can have early answers at all.
+model in that file beside it may answer, too. The stamps are those of the files that were loaded
+(``stamp_text``): if other ones lie in their places now, nothing is done. Without a record of the
+model (``brisk.exits.files.learning_record``) it checks whether the model can have early answers at
+all.
 Else it takes the samples that workers have written, learns from the older ones, proves the promise
 on the newest, and writes caches that save time for the workers to serve. It lives as long as the
 worker that started it, at the lowest priority. Files are whole wherever it is killed.
@@ -30,10 +33,13 @@ if __name__ == "__main__" and not step_aside():
 import numpy as np
 
 from brisk.errors import BriskError, InvalidModelError, InvalidRequestError
+from brisk.exits.cascade_file import ReplacedModelError, write_cascade
 from brisk.exits.data.samples import SampleGroups, Samples
 from brisk.exits.files.container import DamagedFileError
 from brisk.exits.files.learning_record import (
-    CONFIDENCE,
+    MOST_TRIES,
+    OTHER_FILES,
+    TRY_CONFIDENCE,
     Aim,
     LearningRecord,
     Stage,
@@ -70,8 +76,6 @@ ALIKE = 0.8
 """The least share of samples of one shape with which caches are explored, which read values of one
 shape; with less only the model in int8 is."""
 
-MOST_TRIES = 3
-
 MORE = 4
 """The factor of samples with which learning is tried again while something is served."""
 
@@ -83,23 +87,34 @@ PRIVATE = 0o600
 
 
 def main() -> int:
-    """Do the next step for the model, write its record, and return the exit status 0."""
+    """Do the next step for the model, write its record, and return the exit status 0.
+
+    Return ``OTHER_FILES`` if the files are not those that were loaded.
+    """
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
     parser.add_argument("--accuracy", type=float, required=True)
     parser.add_argument("--tolerance", default="")
     parser.add_argument("--smaller", default="")
     parser.add_argument("--threads", type=int, required=True)
-    arguments = parser.parse_args()
+    parser.add_argument("--model-stamp", required=True)
+    parser.add_argument("--smaller-stamp", required=True)
+    given = parser.parse_args()
     start_logging()
-    model = arguments.model
-    aim = Aim.of(model, arguments.accuracy, arguments.tolerance, arguments.smaller)
+    model = given.model
+    aim = Aim(
+        *(given.accuracy, given.tolerance, given.smaller),
+        *(given.smaller_stamp, given.model_stamp),
+    )
+    if not aim.is_present(model):
+        LOGGER.info(f"nothing is learned of {model}: its files are others than the loaded ones")
+        return OTHER_FILES
     make_private_folder(model)
     record = read_record(model)
-    if record is None or record.aim != aim:
+    if record is None or not record.is_for(aim):
         record = look_at(model, aim)
-    else:
-        record = learn(model, record, arguments.threads)
+    elif record.may_be_tried:
+        record = learn(model, record, given.threads)
     write_record(model, record)
     LOGGER.info(f"early answers of {model} for {aim.accuracy:.1%}: {record.words(0)}")
     return 0
@@ -139,12 +154,15 @@ def _has_points(graph: ModelGraph, tolerated: str) -> bool:
 
 
 def _collecting(aim: Aim) -> LearningRecord:
-    wanted = rows_wanted(aim.accuracy, CONFIDENCE)
+    wanted = rows_wanted(aim.accuracy, TRY_CONFIDENCE)
     return LearningRecord(Stage.COLLECTING, wanted=wanted, **aim._asdict())
 
 
 def learn(model: Path, record: LearningRecord, threads: int) -> LearningRecord:
-    """Learn from the samples that are stored; return the record of the result."""
+    """Learn from the samples that are stored; return the record of the result.
+
+    That is ``record`` if the model's file was replaced meanwhile: this try does not count.
+    """
     try:
         graph = read_graph(model)
     except BriskError as error:
@@ -165,6 +183,9 @@ def learn(model: Path, record: LearningRecord, threads: int) -> LearningRecord:
     folder.mkdir(mode=0o700)
     try:
         return _explored(graph, samples, folder, threads, tried, refused)
+    except ReplacedModelError as error:
+        LOGGER.warning(str(error))
+        return record
     except InvalidRequestError as error:  # samples that do not fit, or are copies of a few
         return dataclasses.replace(refused, reason=_brief(error))
     except BriskError as error:
@@ -186,7 +207,6 @@ def _explored(
     except ImportError as error:
         return dataclasses.replace(refused, reason=f"learning takes torch ({error})")
     from brisk.exits.adaptation.reference import write_reference
-    from brisk.exits.cascade_file import write_cascade
     from brisk.exits.data.samples import divide
 
     found = _search(graph, samples, folder, threads, tried.aim)
@@ -229,7 +249,7 @@ def _search(
 
     settings = ExplorationSettings(
         accuracy=aim.accuracy,
-        confidence=CONFIDENCE,
+        confidence=TRY_CONFIDENCE,
         points=POINTS,
         variants=VARIANTS,
         smaller=smaller_file(graph.path, aim.smaller) if aim.smaller else None,
@@ -249,8 +269,11 @@ def _search(
 
 
 def read_samples(graph: ModelGraph) -> SampleGroups | None:
-    """Return all stored samples that fit the model and are finite numbers, the oldest first; None
-    if there are none."""
+    """Return all stored samples that fit the model, the oldest first; None if there are none.
+
+    Rows with NaN or infinite values are left out: they teach nothing, and are never answered
+    early.
+    """
     parts: list[Samples] = []
     for file in sorted(samples_folder(graph.path).glob("*.npz")):
         try:

@@ -93,7 +93,11 @@ class PipelineSession(Servable):
         return PipelineFrame(self, inputs, requested, query, agreement)
 
     def cached_runs(
-        self, frame: Frame, inputs: Mapping[str, Value], labels: tuple[str, str]
+        self,
+        frame: Frame,
+        inputs: Mapping[str, Value],
+        labels: tuple[str, str],
+        agreement: float | None = None,
     ) -> Sequence[CachedRun]:
         """Return the frame's runs with learned caches (see ``Servable``). The frame adds to them
         as its nodes end."""

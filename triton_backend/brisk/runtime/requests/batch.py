@@ -262,7 +262,7 @@ def begin_run(
         session,
         profiles.find(key) if session.has_steady_runs else RunProfile(),
         is_disturbed=is_narrow or session.is_loading,
-        cached=session.cached_runs(frame, inputs, (model.name, str(model.version))),
+        cached=session.cached_runs(frame, inputs, (model.name, str(model.version)), agreement),
         is_narrow=is_narrow,
     )
 

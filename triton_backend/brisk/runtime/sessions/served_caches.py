@@ -17,7 +17,7 @@ from brisk.exits.model_graph import read_graph
 from brisk.exits.serving.frame import ExitingFrame, Places, find_places, has_taps
 from brisk.protocol.status import ExitStatus
 from brisk.runtime.log import LOGGER
-from brisk.segments.program import SegmentProgram
+from brisk.segments.starting import StartingSegments
 
 REVIEWED_ROWS = 500
 """The rows that an exit is evaluated for between two reviews of its cost and gain."""
@@ -137,30 +137,44 @@ def _saved(exit_: Exit, base_s: float) -> float:
 
 
 def read_version(
-    model_file: Path,
+    model: Path,
     path: Path,
-    program: SegmentProgram,
+    loaded: StartingSegments,
     threads: int,
     present: ServedCaches | None = None,
 ) -> ServedCaches | None:
-    """Return the caches in ``path``; None, with a warning, if they do not fit the model.
+    """Return the caches in ``path``; None, with a warning, if they do not fit the model as it was
+    ``loaded``.
 
-    Runs with the caches use the segments of ``program``, the session's, if these end after the
-    exits; else those of ``present``, another version. If neither fits, the version gets segments
-    of its own, on ``threads`` threads.
+    The file ``model`` may have been replaced since then: what was proved for another file is not
+    served by the loaded one.
+
+    Runs with the caches use the segments of the loaded program, if these end after the exits; else
+    those of ``present``, another version. If neither fits, the version gets segments of its own,
+    on ``threads`` threads.
     """
+    program = loaded.program
     try:
         if not path.exists():
             return None
-        cascade = read_cascade(path, digest_of(model_file))
-        graph = read_graph(model_file) if present is None else present.base.graph
+        cascade = read_cascade(path, digest_of(model))
+        graph = read_graph(model) if present is None else present.base.graph
         if has_taps(program.plan, cascade):
-            return ServedCaches.of(cascade, BaseModel(graph, program))
-        if present is not None and has_taps(present.base.plan, cascade):
-            return ServedCaches.of(cascade, present.base)
-        return ServedCaches.of(cascade, load_graph(graph, threads, cascade.taps))
+            base = BaseModel(graph, program)
+        elif present is not None and has_taps(present.base.plan, cascade):
+            base = present.base
+        else:
+            base = load_graph(graph, threads, cascade.taps)
+        version = ServedCaches.of(cascade, base)
+        # last: whatever was read above is then of the loaded file
+        if not loaded.source.is_of(model):
+            raise DamagedFileError(
+                f"the model's file '{model}' is another than the loaded one; they are served from "
+                "its next load on"
+            )
     except FileNotFoundError:
         return None
     except (DamagedFileError, InvalidModelError, OSError) as error:
         LOGGER.warning(f"caches '{path}' are ignored: {error}")
         return None
+    return version

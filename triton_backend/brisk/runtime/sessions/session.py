@@ -110,11 +110,16 @@ class Servable(ABC):
 
     @abstractmethod
     def cached_runs(
-        self, frame: Frame, inputs: Mapping[str, Value], labels: tuple[str, str]
+        self,
+        frame: Frame,
+        inputs: Mapping[str, Value],
+        labels: tuple[str, str],
+        agreement: float | None = None,
     ) -> Sequence[CachedRun]:
         """Return the runs with learned caches that ``frame`` is, or will have had when it ends.
 
-        ``labels``: the model and version under which they are counted.
+        ``labels``: the model and version under which they are counted. ``agreement``: that with
+        which the frame was started; a run that asked for no early answer is never sampled.
         """
 
     def lost_device(self) -> None:
@@ -156,10 +161,15 @@ class Session(Servable):
         """Whether no artefact could be used to the end of the start, and one could be made."""
 
     def cached_runs(
-        self, frame: Frame, inputs: Mapping[str, Value], labels: tuple[str, str]
+        self,
+        frame: Frame,
+        inputs: Mapping[str, Value],
+        labels: tuple[str, str],
+        agreement: float | None = None,
     ) -> Sequence[CachedRun]:
         early = frame.early
-        if early is None and not self.caches.collects:
+        opts_out = agreement is not None and agreement >= 1
+        if early is None and (opts_out or not self.caches.collects):
             return ()
         return [CachedRun(self, early, inputs, labels)]
 

@@ -172,13 +172,14 @@ def _train(
     from rich.console import Console
 
     from brisk.cli.views.caches import RichProgress, bars, print_exploration, print_outcome
+    from brisk.exits.cascade_file import unchanged
     from brisk.exits.exploration import explore, explore_whole
 
     groups, samples, more, _ = training_data
-    folder = _work_folder(subject.file, groups, more, settings.seed)
     console = Console(soft_wrap=True, highlight=False)
     cascade: Cascade | None
-    with bars(console) as drawn:
+    with unchanged(subject.file) as digest, bars(console) as drawn:
+        folder = _work_folder(digest, groups, more, settings.seed)
         progress = RichProgress(drawn)
         if subject.is_whole:
             whole = explore_whole(
@@ -292,18 +293,17 @@ def _check_proof(division: Division, promise: Promise) -> None:
     )
 
 
-def _work_folder(file: Path, samples: SampleGroups, more: Samples | None, seed: int) -> Path:
-    """Return the work folder of this model, these samples and this seed, with the files of an
-    interrupted training.
+def _work_folder(model: str, samples: SampleGroups, more: Samples | None, seed: int) -> Path:
+    """Return the work folder of the model of this digest, these samples and this seed, with the
+    files of an interrupted training.
 
     Its mode is 0700, since samples may be private.
     """
     import hashlib
 
-    from brisk.exits.cascade_file import digest_of
     from brisk.exits.files.versions import training_folder
 
-    digest = hashlib.sha256(f"{digest_of(file)} {seed}".encode())
+    digest = hashlib.sha256(f"{model} {seed}".encode())
     for part in (*samples.groups, *([] if more is None else [more])):
         for name, array in sorted(part.inputs.items()):
             digest.update(name.encode() + array.tobytes())

@@ -1,0 +1,109 @@
+"""When the process that learns first early answers is started, and what it leaves alone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from brisk.exits.files.learning_record import (
+    OTHER_FILES,
+    Aim,
+    LearningRecord,
+    Stage,
+    read_record,
+    write_record,
+)
+from brisk.exits.files.versions import make_private_folder
+from brisk.runtime.early_exit import first_learning
+from brisk.runtime.early_exit.first_learning import MOST_FAILURES, FirstLearning
+from support.runtime.runtime_processes import hurry
+from support.waiting import wait_until
+
+pytestmark = pytest.mark.usefixtures("private_cache")
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    file = tmp_path / "model.onnx"
+    file.write_bytes(b"no model")
+    make_private_folder(file)
+    return file
+
+
+def run(model: Path, aim: Aim) -> int:
+    """Return the exit status of the process that learns."""
+    command = [sys.executable, "-m", "brisk.runtime.early_exit.learning_process", str(model)]
+    command += ["--accuracy", str(aim.accuracy), "--threads", "1"]
+    command += ["--model-stamp", aim.model_stamp, "--smaller-stamp", aim.smaller_stamp]
+    process = subprocess.Popen(command)
+    hurry([process.pid])
+    return process.wait()
+
+
+def test_a_process_that_finds_another_file_than_the_loaded_one_does_nothing(model: Path) -> None:
+    aim = Aim.of(model, 0.98, "", "")
+    assert run(model, aim._replace(model_stamp="1 2")) == OTHER_FILES
+    assert read_record(model) is None
+    assert run(model, aim) == 0
+    record = read_record(model)
+    assert record is not None
+    assert (record.stage, record.aim) == (Stage.UNFIT, aim)
+
+
+def test_a_process_leaves_a_model_alone_of_which_nothing_is_left_to_learn(model: Path) -> None:
+    aim = Aim.of(model, 0.98, "", "")
+    record = LearningRecord(Stage.REFUSED, reason="does not pay", tries=3, **aim._asdict())
+    write_record(model, record)
+    assert run(model, aim) == 0
+    assert read_record(model) == record
+
+
+def test_learning_that_keeps_failing_is_given_up_in_words_until_the_next_load(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The process can write nothing where the cache directory is a file."""
+    monkeypatch.setattr(first_learning, "RESTART_S", 0.0)
+    (tmp_path / "file").write_bytes(b"")
+    monkeypatch.setenv("BRISK_CACHE_DIR", str(tmp_path / "file"))
+    model = tmp_path / "model.onnx"
+    model.write_bytes(b"no model")
+    aim, learning = Aim.of(model, 0.98, "", ""), FirstLearning(1 << 20, is_on=True, learns=True)
+    told = (False, "")
+
+    def has_given_up() -> bool:
+        nonlocal told
+        told = learning.look(model, aim, 1)
+        if learning.process_id is not None:
+            hurry([learning.process_id])
+        return told[1].startswith("given up: ")
+
+    wait_until(has_given_up, "the last failure", every_s=0.1)
+    assert told[0] is False, "samples are not wanted any more"
+    assert f"has failed {MOST_FAILURES} times, for reasons that the runtime's log" in told[1]
+    assert caplog.text.count("ended with status 1") == MOST_FAILURES
+    assert "given up until its next load" in caplog.text
+    assert learning.process_id is None
+    learning.begin(model, aim)
+    assert learning.look(model, aim, 1) == (False, "is looked at")
+    assert learning.process_id is not None
+    learning.forget(set())
+    assert learning.process_id is None
+
+
+def test_a_process_that_learns_of_a_file_is_ended_once_that_is_replaced(model: Path) -> None:
+    aim, learning = Aim.of(model, 0.98, "", ""), FirstLearning(1 << 20, is_on=True, learns=True)
+    learning.look(model, aim, 1)
+    assert learning.process_id is not None
+    model.with_suffix(".new").write_bytes(b"another one")
+    model.with_suffix(".new").rename(model)
+    collects, told = learning.look(model, aim, 1)
+    assert not collects
+    assert told.startswith("off: a file of the model is another than the loaded one")
+    assert learning.process_id is None
+    loaded_anew = Aim.of(model, 0.98, "", "")
+    assert learning.look(model, loaded_anew, 1) == (False, "is looked at")
+    assert learning.process_id is not None
+    learning.forget(set())

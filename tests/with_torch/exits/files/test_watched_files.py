@@ -1,0 +1,181 @@
+"""What a served session makes of files of caches that are written, replaced or deleted beside it.
+
+The session and its watch are in this process; no runtime is needed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx
+import pytest
+
+from brisk.exits.cascade import Cascade
+from brisk.exits.cascade_file import digest_of, write_cascade
+from brisk.exits.files.versions import (
+    adapted_file,
+    caches_file,
+    candidate_file,
+    learned_file,
+    make_private_folder,
+)
+from brisk.runtime.early_exit.cache_watch import Adaptation, CacheWatch
+from brisk.runtime.sessions.segment_session import SegmentSession, load_segment_session
+from brisk.runtime.sessions.session_caches import Change
+from support.exits.exits_model import Model, make_model
+from support.waiting import wait_until
+
+LOOK_S = 0.02
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    return make_model(tmp_path_factory.mktemp("original") / "model.onnx")
+
+
+@pytest.fixture
+def model(original: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Model:
+    """With caches beside it, and a private folder."""
+    monkeypatch.setenv("BRISK_CACHE_DIR", str(tmp_path / "cache"))
+    file = tmp_path / original.file.name
+    shutil.copy(original.file, file)
+    shutil.copy(caches_file(original.file), caches_file(file))
+    make_private_folder(file)
+    return dataclasses.replace(original, file=file)
+
+
+@pytest.fixture(autouse=True)
+def _close() -> Iterator[None]:
+    """What a test opens is closed after it, which ends its being watched."""
+    yield
+    while _OPENED:
+        _OPENED.pop().close()
+
+
+_OPENED: list[SegmentSession] = []
+
+
+def loaded(model: Model) -> SegmentSession:
+    session = load_segment_session(model.file, 1, None, None)
+    _OPENED.append(session)
+    while session.is_loading:
+        session.table.wait(1)
+    return session
+
+
+def watched(model: Model) -> SegmentSession:
+    """Return a session that is served with the model's caches, whose files are watched."""
+    session, watch = loaded(model), CacheWatch(Adaptation(0.0), LOOK_S)
+    caches = watch.open(session)
+    assert caches is not None
+    watch.serve(session, caches)
+    return session
+
+
+def revision(session: SegmentSession) -> int | None:
+    served = session.caches.served
+    return None if served is None else served.cascade.revision
+
+
+def replace_model(file: Path) -> None:
+    """Rename another model, of the same structure, into the model's place."""
+    other = onnx.load(file)
+    other.producer_name = "somebody else"
+    onnx.save(other, file.with_suffix(".new"))
+    file.with_suffix(".new").rename(file)
+
+
+def test_caches_of_another_file_in_the_models_place_wait_for_its_load(
+    model: Model, caplog: pytest.LogCaptureFixture
+) -> None:
+    session = watched(model)
+    replace_model(model.file)
+    own = dataclasses.replace(model.cascade, revision=7, model_digest=digest_of(model.file))
+    write_cascade(caches_file(model.file), own)
+    write_cascade(candidate_file(model.file), own)
+    wait_until(lambda: "is another than the loaded one" in caplog.text, "a warning")
+    assert revision(session) == 0, "what was proved for the loaded file goes on"
+    assert session.caches.candidate is None
+    assert candidate_file(model.file).exists(), "the next load tries it"
+    assert revision(watched(model)) == 7
+    assert caplog.text.count("is another than the loaded one") == 1
+
+
+def test_a_file_replaced_before_caches_are_first_read_is_served_without_them(
+    model: Model, caplog: pytest.LogCaptureFixture
+) -> None:
+    session = loaded(model)
+    replace_model(model.file)
+    own = dataclasses.replace(model.cascade, model_digest=digest_of(model.file))
+    write_cascade(caches_file(model.file), own)
+    assert CacheWatch(None).open(session) is None
+    assert "they are served from its next load on" in caplog.text
+
+
+def version(model: Model, number: int) -> Cascade:
+    return dataclasses.replace(model.cascade, revision=number)
+
+
+def test_a_candidate_ends_with_the_caches_that_it_was_made_of(
+    model: Model, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "brisk")
+    session = watched(model)
+    write_cascade(candidate_file(model.file), version(model, 1))
+    wait_until(lambda: revision(session) == 0 and session.caches.candidate is not None, "a trial")
+    write_cascade(caches_file(model.file), version(model, 20))
+    wait_until(lambda: revision(session) == 20, "the caches that were trained anew")
+    wait_until(lambda: not candidate_file(model.file).exists(), "the candidate's end")
+    assert session.caches.candidate is None
+    assert "are deleted: the version that they were made of is gone" in caplog.text
+    write_cascade(candidate_file(model.file), version(model, 21))
+    wait_until(lambda: revision(session) == 20 and session.caches.candidate is not None, "another")
+
+
+def test_a_candidate_promoted_while_caches_are_trained_anew_does_not_replace_them(
+    model: Model,
+) -> None:
+    session = watched(model)
+    write_cascade(candidate_file(model.file), version(model, 1))
+    wait_until(lambda: revision(session) == 0 and session.caches.candidate is not None, "a trial")
+    write_cascade(caches_file(model.file), version(model, 20))
+    session.caches.changes.append(Change.PROMOTED)  # decided before the watch has looked
+    wait_until(lambda: revision(session) == 20, "the caches that were trained anew")
+    wait_until(lambda: not candidate_file(model.file).exists(), "the candidate's end")
+    assert not adapted_file(model.file).exists()
+
+
+def test_a_candidate_older_than_the_caches_is_not_tried_after_a_load(model: Model) -> None:
+    write_cascade(candidate_file(model.file), version(model, 1))
+    write_cascade(caches_file(model.file), version(model, 20))
+    session = watched(model)
+    wait_until(lambda: not candidate_file(model.file).exists(), "its end")
+    assert revision(session) == 20
+    assert session.caches.candidate is None
+
+
+def test_deleted_caches_answer_no_longer_though_older_learned_ones_lie_there(
+    model: Model, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The entry asks for nothing that was learned."""
+    caplog.set_level(logging.INFO, "brisk")
+    write_cascade(learned_file(model.file), version(model, 3))
+    write_cascade(caches_file(model.file), version(model, 20))
+    session = watched(model)
+    assert revision(session) == 20
+    caches_file(model.file).unlink()
+    wait_until(lambda: revision(session) is None, "an end of early answers")
+    wait_until(lambda: "are not what the entry asks for, and not served" in caplog.text, "words")
+
+
+def test_caches_that_cannot_be_read_leave_the_present_ones(
+    model: Model, caplog: pytest.LogCaptureFixture
+) -> None:
+    session = watched(model)
+    caches_file(model.file).write_bytes(b"torn")
+    wait_until(lambda: f"caches '{caches_file(model.file)}' are ignored" in caplog.text, "words")
+    assert revision(session) == 0
