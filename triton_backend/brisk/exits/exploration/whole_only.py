@@ -152,12 +152,13 @@ def explore_whole(
     """Quantise, find floors and thresholds, prove, and benchmark against the exact model.
 
     ``tolerance`` None: the answers are classes. ``folder``: for temporary copies of the model;
-    None: the system's. Raises InvalidModelError if the model does not
-    allow it, or the smaller one of the settings cannot answer for it; InvalidRequestError if the
-    samples are too few; ReplacedModelError if the model was replaced meanwhile.
+    None: the system's. Raises InvalidModelError if the model does not allow it, or the smaller one
+    of the settings cannot answer for it; InvalidRequestError if the samples are too few;
+    ReplacedModelError if the model was replaced meanwhile.
     """
     with unchanged(model_file) as digest:
-        return _explored(model_file, digest, samples, tolerance, settings, progress or Progress())
+        progress = progress or Progress()
+        return _explored(model_file, digest, samples, tolerance, settings, progress, folder)
 
 
 def _explored(
@@ -167,6 +168,7 @@ def _explored(
     tolerance: Tolerance | None,
     settings: ExplorationSettings,
     progress: Progress,
+    folder: Path | None,
 ) -> ExploredWhole:
     graph = read_graph(model_file)
     scores = (
