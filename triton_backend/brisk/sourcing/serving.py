@@ -14,8 +14,10 @@ Only verified bytes are served; a prepared form as it was published, without a s
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import re
 import ssl
+import struct
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -145,7 +147,7 @@ class CopyServer:
         is_own = self._allowed.get(transport)
         if is_own is None:
             name, peer = transport.get_extra_info("sockname"), transport.get_extra_info("peername")
-            user = _user_of(peer[1], name[1])
+            user = user_of_connection(peer, name)
             is_own = self._allowed[transport] = user in (self._own_user, 0)
             if not is_own:
                 LOGGER.warning(f"a process of user {user} was refused a copy")
@@ -340,20 +342,36 @@ def _shelved(folder: Path) -> ArrivingCopy | None:
     return copy
 
 
-def _user_of(port: int, own_port: int) -> int | None:
-    """Return the user of the local connection from ``port`` to ``own_port``; None if the kernel
-    lists no such connection."""
+_ESTABLISHED = "01"
+
+
+def user_of_connection(client: tuple[Any, ...], server: tuple[Any, ...]) -> int | None:
+    """Return the user of the local socket at ``client`` that is connected to ``server``; None if
+    the kernel lists no such established connection.
+
+    Both are addresses as sockets report them, host and port first. Ports alone would name another
+    connection's user: the kernel lists sockets that wait after their end (TIME_WAIT) as root's.
+    """
     for name in ("tcp", "tcp6"):
+        wanted = [_listed_address(client, name), _listed_address(server, name), _ESTABLISHED]
         try:
             lines = Path(f"/proc/net/{name}").read_text().splitlines()[1:]
         except OSError:
             continue
         for line in lines:
             fields = line.split()
-            if _port(fields[1]) == port and _port(fields[2]) == own_port:
+            if fields[1:4] == wanted:
                 return int(fields[7])
     return None
 
 
-def _port(address: str) -> int:
-    return int(address.rpartition(":")[2], 16)
+def _listed_address(address: tuple[Any, ...], name: str) -> str:
+    """Return an address as the kernel's list ``tcp`` or ``tcp6`` has it: words of four bytes in
+    this machine's order. An IPv4 address in ``tcp6`` is of a socket for both versions."""
+    host = ipaddress.ip_address(address[0].partition("%")[0])
+    if name == "tcp6" and host.version == 4:
+        host = ipaddress.ip_address(f"::ffff:{host}")
+    mapped = getattr(host, "ipv4_mapped", None)
+    packed = mapped.packed if name == "tcp" and mapped is not None else host.packed
+    words = struct.unpack(f"={len(packed) // 4}I", packed)
+    return "".join(f"{word:08X}" for word in words) + f":{address[1]:04X}"
