@@ -75,7 +75,8 @@ class ArrivingCopy:
         """Open the copy.
 
         Raises OSError; PermissionError if another user could have written the copy; ArtefactError
-        if it cannot be used; BlockingIOError if it is being removed.
+        if it cannot be used, or a file of the model is missing; BlockingIOError if it is being
+        removed.
         """
         self.folder = folder
         self._files: dict[int, int] = {}
@@ -91,6 +92,7 @@ class ArrivingCopy:
                 self.manifest = read_manifest(self.text, folder.name)
             except InvalidModelError as error:
                 raise ArtefactError(f"{folder}: {error}") from error
+            self._check_files()
             self.layout = Layout(self.manifest)
             self._head_starts = _starts_of_head(self.manifest)
             self._covered = list(self.layout.covered())[::-1]
@@ -261,6 +263,17 @@ class ArrivingCopy:
             finally:
                 os.close(descriptor)
 
+    def _check_files(self) -> None:
+        """Raise ArtefactError unless all files that a copy is made with are of their full size."""
+        for number in (*self.manifest.own, self.manifest.gathered):
+            path = path_in(self.folder, self.manifest, number)
+            try:
+                size = path.stat().st_size
+            except FileNotFoundError as error:
+                raise ArtefactError(f"{path} is missing") from error
+            if size != self.manifest.files[number].size:
+                raise ArtefactError(f"{path} is of {size} bytes")
+
     def _scatter(self, part: Range, data: bytes) -> None:
         """Write bytes of the file ``gathered`` to their places in the model's files, except where
         a verified chunk is already."""
@@ -313,7 +326,7 @@ class ArrivingCopy:
     def _map(self) -> tuple[mmap.mmap, bool]:
         """Map the progress file; return the map, and whether it is of this boot (else emptied).
 
-        Precondition: the caller holds ``locked``.
+        Precondition: the caller holds ``room.locked``.
         """
         check_directory(self.folder)
         count = HEADER_BYTES + self.layout.count
@@ -347,18 +360,6 @@ def _starts_of_head(manifest: Manifest) -> list[int]:
 
 _DIGITS = bytes([ord("0"), ord("1")]) + b"0" * 254
 """The translation table from the bytes of ``progress`` to binary digits."""
-
-
-@contextlib.contextmanager
-def locked(directory: Path) -> Iterator[None]:
-    """Hold the lock for making, opening or removing copies in ``directory``. Raises OSError."""
-    make_private(directory)
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _reserve(path: Path, size: int) -> None:

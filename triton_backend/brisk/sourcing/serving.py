@@ -28,10 +28,11 @@ from aiohttp import web
 
 from brisk.errors import ArtefactError
 from brisk.settings import HostAddress
-from brisk.sourcing.arriving import ArrivingCopy, locked
+from brisk.sourcing.arriving import ArrivingCopy
 from brisk.sourcing.fetching import Fetch
 from brisk.sourcing.log import LOGGER
 from brisk.sourcing.policies.choosing import PeerReport
+from brisk.sourcing.room import locked
 from brisk.sourcing.sources.peers import HELD_S, IDENTITY_HEADER, write_report
 from brisk.sourcing.table import CopyTable
 
