@@ -12,7 +12,7 @@ import pytest
 
 from brisk.copies.local import HEADER_BYTES, PROGRESS
 from brisk.errors import InvalidConfigurationError
-from brisk.sourcing.certificates import make_keys
+from brisk.sourcing.sources.certificates import make_keys
 from support.remote.couriers import CourierHost, check_equal, free_ports
 from support.remote.published import Published, publish
 from support.remote.registries import RegistryServer
@@ -162,6 +162,7 @@ def test_a_peer_that_lies_is_blamed_and_asked_no_more(
     liar = start(port=port)
     with liar.client() as other:
         other.fetch(published, registry.manifest_url)
+        list(other.wait(published, is_compared=True))
         model = liar.copy_folder(published) / "1" / "model.onnx"
         with open(model, "r+b") as file:
             file.write(bytes(6_000_000))

@@ -19,11 +19,12 @@ from brisk.copies.local import path_in
 from brisk.copies.manifest import Range
 from brisk.errors import ArtefactError, BriskError, InvalidRequestError, UnavailableError
 from brisk.sourcing.arriving import ArrivingCopy
+from brisk.sourcing.completing import Completion
 from brisk.sourcing.lanes import Bell, Supplier
 from brisk.sourcing.log import LOGGER
 from brisk.sourcing.policies import wants
 from brisk.sourcing.policies.patience import RateMeter
-from brisk.sourcing.policies.stretches import Stretch, bits_of, bits_of_all
+from brisk.sourcing.policies.stretches import Stretch, bits_of_all
 from brisk.sourcing.policies.worth import expected_bytes_per_s, is_form_sooner
 
 PROGRESS_S = 0.2
@@ -84,8 +85,7 @@ class Fetch:
         self._outline: tuple[Range, ...] = ()
         self._behind = 0
         self._is_slow_until_s = 0.0
-        self._is_finished = copy.is_whole
-        self._published: set[int] = set()
+        self.completion = Completion(copy, self._in_thread, self.fail)
         self._guessed: int | None = None
         """The number of a prepared form that is fetched although no start has taken it yet."""
         self._is_decided = False
@@ -96,6 +96,7 @@ class Fetch:
 
     async def close(self) -> None:
         """Wait for the writes in progress. Precondition: ``put`` is not called any more."""
+        self.completion.close()
         while self._writes:
             await asyncio.wait(self._writes)
 
@@ -118,11 +119,13 @@ class Fetch:
         return len(self._awaited) > 1
 
     def begin_with(self, head: bytes) -> None:
-        """Keep bytes that arrived before their digests were known.
+        """Keep bytes that arrived before their digests were known, and complete the copy if it
+        was left when all of it had come.
 
         ``head``: bytes from the beginning of the file ``gathered``. Its leading chunks are kept as
         long as they match the manifest.
         """
+        self.completion.note(self.here, self.forms)
         for index in range(*self.layout.file(self.copy.manifest.gathered)):
             part = self.layout.range_of(index)
             piece = head[part.offset : part.offset + part.size]
@@ -141,8 +144,10 @@ class Fetch:
         """Wait until all of these bytes have arrived; yield the progress each ``every_s``.
 
         ``problem``: returns why nothing arrives. Raises InvalidRequestError if the manifest has no
-        such bytes, and ``failure`` if nothing more can arrive.
+        such bytes, ``failure`` if nothing more can arrive, and InvalidModelError if the manifest
+        was found to list other digests than the bytes have.
         """
+        self.completion.check()
         bits = bits_of_all(map(self._stretch, parts))
         awaited = Awaited(tuple(parts), bits, Bell())
         if not bits & ~self.here:
@@ -166,6 +171,11 @@ class Fetch:
         finally:
             self._awaited.remove(awaited)
             self._order()
+
+    async def wait_until_whole(self) -> AsyncIterator[FetchProgress]:
+        """Wait until the copy is whole, as ``Completion.wait`` does; yield the progress."""
+        async for _ in self.completion.wait(PROGRESS_S):
+            yield self.progress(self.layout.own, str)
 
     def progress(self, bits: int, problem: Callable[[], str]) -> FetchProgress:
         """Return the progress of a set of chunks, with ``problem`` if no byte arrived lately."""
@@ -200,13 +210,14 @@ class Fetch:
         best rate ever seen from the sources, in bytes/s; 0 if unknown.
         """
         number = self.copy.manifest.form_named(name)
+        self.completion.check()
         async with self._taking:
             self._decide(number)
             if number is None:
                 return None
             if number not in self.forms and not await self._begin(number, best_rate):
                 return None
-        self._publish(number)
+        self.completion.note(self.here, self.forms)
         try:
             while True:
                 self._outline = self.copy.outline(number)
@@ -326,34 +337,7 @@ class Fetch:
         for awaited in self._awaited:
             if not awaited.bits & ~self.here:
                 awaited.come.ring()
-        if not self._is_finished and not self.layout.own & ~self.here:
-            self._is_finished = True
-            self._later(self.copy.finish)
-            for form in self.forms:
-                self._publish(form)
-        self._publish(self.layout.place(index)[0])
-
-    def _publish(self, number: int) -> None:
-        """Publish a prepared form among the artefacts once it is whole.
-
-        A guessed form that no start has taken is published only with the whole model: a start that
-        finds a published form requests nothing more.
-        """
-        is_awaited = number == self._guessed and not self._is_finished
-        if number not in self.forms or is_awaited or number in self._published:
-            return
-        if not bits_of(self.layout.file(number)) & ~self.here:
-            self._published.add(number)
-            self._later(self.copy.publish_form, number)
-
-    def _later(self, function: Callable[..., Any], *arguments: Any) -> None:
-        """Run ``function`` in a thread; an OSError of it is only logged."""
-
-        def done(future: asyncio.Future[Any]) -> None:
-            if not future.cancelled() and isinstance(error := future.exception(), OSError):
-                LOGGER.warning(f"{self.copy.folder}: {error}")
-
-        self._in_thread(function, *arguments).add_done_callback(done)
+        self.completion.note(self.here, self.forms)
 
     def _stretch(self, part: Range) -> Stretch:
         """Return the chunks of these bytes. Raises InvalidRequestError if the manifest has no

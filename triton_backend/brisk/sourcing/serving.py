@@ -26,7 +26,7 @@ from weakref import WeakKeyDictionary
 
 from aiohttp import web
 
-from brisk.errors import ArtefactError
+from brisk.errors import ArtefactError, InvalidModelError
 from brisk.settings import HostAddress
 from brisk.sourcing.arriving import ArrivingCopy
 from brisk.sourcing.fetching import Fetch
@@ -240,7 +240,7 @@ class CopyServer:
         """Return the copy, opened unless it already is; None if there is no usable one."""
         fetch = self._table.fetches.get(sha256)
         if fetch is not None:
-            return fetch.copy
+            return None if fetch.copy.is_refused else fetch.copy
         if sha256 not in self._shelf:
             copy = await asyncio.to_thread(_shelved, self._table.base / sha256)
             if copy is None:
@@ -251,7 +251,7 @@ class CopyServer:
                 self._shelf[sha256] = copy, 0.0
         copy, _ = self._shelf[sha256]
         self._shelf[sha256] = copy, time.monotonic()
-        return copy
+        return None if copy.is_refused else copy
 
 
 def _has_gone(request: web.BaseRequest) -> bool:
@@ -335,7 +335,7 @@ def _shelved(folder: Path) -> ArrivingCopy | None:
             return None
         with locked(folder.parent):
             copy = ArrivingCopy(folder)
-    except (OSError, ArtefactError):
+    except (OSError, ArtefactError, InvalidModelError):
         return None
     if not copy.is_trusted:
         for _ in copy.verify():
