@@ -101,10 +101,14 @@ class ArrivingCopy:
             raise
 
     def close(self) -> None:
+        self._progress.close()
         for descriptor in (*self._files.values(), self._lock):
             os.close(descriptor)
         self._files.clear()
-        self._progress.close()
+
+    @property
+    def is_closed(self) -> bool:
+        return self._progress.closed
 
     @property
     def model(self) -> Path:
@@ -315,6 +319,8 @@ class ArrivingCopy:
     def _open(self, number: int) -> int:
         descriptor = self._files.get(number)
         if descriptor is None:
+            if self.is_closed:
+                raise OSError(errno.EBADF, "the copy is closed", str(self.folder))
             path = path_in(self.folder, self.manifest, number)
             flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
             opened = os.open(path, flags)

@@ -261,7 +261,8 @@ def _has_gone(request: web.BaseRequest) -> bool:
 async def arriving_bytes(
     copy: ArrivingCopy, fetch: Callable[[], Fetch | None], number: int, begin: int, end: int
 ) -> AsyncIterator[bytes | bytearray]:
-    """Yield bytes of a file, in order, until ``end``, or no more have arrived for ``HELD_S``.
+    """Yield bytes of a file, in order, until ``end``, no more have arrived for ``HELD_S``, or the
+    copy is closed, since no process of this host uses it any more.
 
     ``fetch``: returns the copy's current fetch; None if the copy is not being fetched.
     """
@@ -273,7 +274,12 @@ async def arriving_bytes(
             return
         data: bytes | bytearray | None = copy.read_now(number, offset, until - offset)
         if data is None:
-            data = await asyncio.to_thread(copy.read, number, offset, until - offset)
+            try:
+                data = await asyncio.to_thread(copy.read, number, offset, until - offset)
+            except OSError:
+                if copy.is_closed:
+                    return
+                raise
         yield data
         offset += len(data)
 
@@ -290,6 +296,8 @@ async def _here_to(
     deadline_s = clock() + HELD_S
     while True:
         present = fetch()
+        if copy.is_closed:  # its last user here has gone
+            return offset
         here = present.here if present is not None else copy.here()
         bits = (here >> (file.start + first)) & ((1 << (file.chunks - first)) - 1)
         chunks = ((bits + 1) & ~bits).bit_length() - 1
