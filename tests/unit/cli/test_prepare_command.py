@@ -44,9 +44,8 @@ def test_preparing_what_is_no_model_names_it(tmp_path: Path) -> None:
 def test_a_model_that_lies_elsewhere_is_prepared_there(tmp_path: Path, name: str) -> None:
     (tmp_path / "entry" / "1").mkdir(parents=True)
     remote = tmp_path / "entry" / "1" / "model.remote"
-    remote.write_text(
-        '{"url": "https://models.example/manifest.json", "sha256": "%s"}' % ("a" * 64)
-    )
+    named = {"url": "https://models.example/manifest.json", "sha256": "a" * 64}
+    remote.write_text(json.dumps(named))
     answer = CliRunner().invoke(application, ["prepare", str(tmp_path / name)])
     assert isinstance(answer.exception, InvalidConfigurationError)
     assert f"'{remote}' is no ONNX file" in str(answer.exception)

@@ -75,7 +75,9 @@ def read_cuda_options(config: Mapping[str, Any]) -> CudaOptions:
         if name == CUDA:
             options = read_texts(each.get("parameters") or {})
             values.update(_parsed(options))
-            notices += [_of_brisk(f"{_FIELD}.{option}") for option in options if option in _CHOSEN_BY_BRISK]
+            notices += [
+                _of_brisk(f"{_FIELD}.{option}") for option in options if option in _CHOSEN_BY_BRISK
+            ]
     texts = read_texts(config.get("parameters") or {})
     values.update(parse_texts(texts, _IN_ENTRY))
     settings = tuple(Setting(*each) for each in sorted(values.items()))
