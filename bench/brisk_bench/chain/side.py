@@ -19,7 +19,7 @@ from typing import Any
 from brisk.copies.manifest import CHUNK_BYTES, ListedFile, Manifest, Range, write_manifest
 from brisk.copies.remote import MANIFEST
 from brisk.errors import InternalError
-from brisk.sourcing.certificates import make_keys
+from brisk.sourcing.sources.certificates import make_keys
 from brisk_bench.fleet.links import Links
 from brisk_bench.fleet.namespaces import NamespaceHost
 from brisk_bench.fleet.programs import HostProgram, web_server

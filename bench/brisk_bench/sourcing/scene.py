@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from brisk.publishing.writing import remote_text
-from brisk.sourcing.certificates import make_keys
+from brisk.sourcing.sources.certificates import make_keys
 from brisk_bench.engines.case import Case
 from brisk_bench.fleet.links import Carried, Links, UnfitLinksError
 from brisk_bench.fleet.namespaces import NamespaceHost, rack

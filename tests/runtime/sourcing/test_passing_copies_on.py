@@ -3,6 +3,7 @@ published."""
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -12,7 +13,7 @@ import pytest
 
 from brisk.copies.local import HEADER_BYTES, PROGRESS
 from brisk.errors import InvalidConfigurationError
-from brisk.sourcing.certificates import make_keys
+from brisk.sourcing.sources.certificates import make_keys
 from support.remote.couriers import CourierHost, check_equal, free_ports
 from support.remote.published import Published, publish
 from support.remote.registries import RegistryServer
@@ -162,6 +163,7 @@ def test_a_peer_that_lies_is_blamed_and_asked_no_more(
     liar = start(port=port)
     with liar.client() as other:
         other.fetch(published, registry.manifest_url)
+        list(other.wait(published, is_compared=True))
         model = liar.copy_folder(published) / "1" / "model.onnx"
         with open(model, "r+b") as file:
             file.write(bytes(6_000_000))
@@ -175,6 +177,36 @@ def test_a_peer_that_lies_is_blamed_and_asked_no_more(
     check_equal(host, published)
     assert [count for name, count in rejected.items() if str(port) in name] == [1]
     assert host.log.count("is not what the manifest says") == 1
+
+
+def test_an_answer_ends_quietly_when_the_last_user_of_the_copy_goes(
+    tmp_path: Path, start: Start, serve: Serve
+) -> None:
+    """The peer reads slowly: what the host has not sent by then it does not send."""
+    published = publish(tmp_path / "m", 40_000_000)
+    (port,) = free_ports(1)
+    host = start(port=port)
+    with socket.socket() as peer:
+        with host.client() as client:
+            client.fetch(published, serve(published).manifest_url)
+            list(client.wait(published, is_compared=True))
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+            peer.settimeout(PATIENCE_S)
+            peer.connect(("127.0.0.1", port))
+            path = f"/v1/copies/{published.sha256}/files/0"
+            peer.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            assert peer.recv(1 << 10).startswith(b"HTTP/1.1 200")
+        with host.client() as client:
+            wait_until(lambda: not client.ask("status", {})["copies"], "the copy's end")
+        end, count = b"", 0
+        while not end.endswith(b"\r\n0\r\n\r\n"):
+            piece = peer.recv(1 << 20)
+            assert piece, "the connection was cut"
+            count += len(piece)
+            end = (end + piece)[-16:]
+    assert count < 39_000_000
+    assert "Traceback" not in host.log
+    assert "Error" not in host.log
 
 
 def test_hosts_with_certificates_of_one_authority_talk_and_others_do_not(

@@ -147,13 +147,19 @@ class CourierClient:
         return None if path is None else str(path)
 
     def wait(
-        self, published: Published, parts: Sequence[Range] | None = None
+        self,
+        published: Published,
+        parts: Sequence[Range] | None = None,
+        *,
+        is_compared: bool = False,
     ) -> Iterator[Mapping[str, Any]]:
-        """Yield the progress until all is here; ``parts`` None: the own files."""
+        """Yield the progress until all is here; ``parts`` None: the own files. ``is_compared``:
+        until the copy is whole, too."""
         if parts is None:
             files = published.manifest.files
             parts = [Range(number, 0, files[number].size) for number in published.manifest.own]
-        content = {"sha256": published.sha256, "ranges": [list(part) for part in parts]}
+        ranges = [list(part) for part in parts]
+        content = {"sha256": published.sha256, "ranges": ranges, "compared": is_compared}
         self.send(json.dumps({"await": content}).encode() + b"\n")
         while (answer := self.answer()) is not None and "waiting" in answer:
             yield answer["waiting"]

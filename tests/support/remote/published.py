@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import random
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from brisk.artefacts.content import digest_of_file, sketch_of_file
 from brisk.copies.manifest import CHUNK_BYTES, ListedFile, Manifest, Range, write_manifest
 from brisk.copies.remote import MANIFEST
 
@@ -32,8 +34,11 @@ def listed(
         hashlib.sha256(content[offset : offset + chunk_bytes]).digest()
         for offset in range(0, len(content), chunk_bytes)
     )
-    whole = hashlib.sha256(content).hexdigest()
-    return ListedFile(name, len(content), form, whole[:32], whole[:16], b"".join(digests))
+    with tempfile.TemporaryFile(buffering=0) as file:
+        file.write(content)
+        digest = digest_of_file(file.fileno(), len(content))
+        sketch = sketch_of_file(file.fileno(), len(content))
+    return ListedFile(name, len(content), form, digest, sketch, b"".join(digests))
 
 
 def form_of(size: int) -> bytes:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from brisk.cli.application import application
-from brisk.errors import InvalidModelError
+from brisk.errors import InvalidConfigurationError, InvalidModelError
 from brisk.segments.prepared.form import find_prepared
 from brisk.segments.prepared.preparation import is_prepared
 from support.models.segment_models import chain
@@ -37,6 +38,18 @@ def test_preparing_what_is_no_model_names_it(tmp_path: Path) -> None:
     answer = CliRunner().invoke(application, ["prepare", str(tmp_path)])
     assert isinstance(answer.exception, InvalidModelError)
     assert "model.onnx" in str(answer.exception)
+
+
+@pytest.mark.parametrize("name", ["entry", "entry/1/model.remote"])
+def test_a_model_that_lies_elsewhere_is_prepared_there(tmp_path: Path, name: str) -> None:
+    (tmp_path / "entry" / "1").mkdir(parents=True)
+    remote = tmp_path / "entry" / "1" / "model.remote"
+    named = {"url": "https://models.example/manifest.json", "sha256": "a" * 64}
+    remote.write_text(json.dumps(named))
+    answer = CliRunner().invoke(application, ["prepare", str(tmp_path / name)])
+    assert isinstance(answer.exception, InvalidConfigurationError)
+    assert f"'{remote}' is no ONNX file" in str(answer.exception)
+    assert "brisk publish" in str(answer.exception)
 
 
 def test_a_form_larger_than_allowed_is_refused(

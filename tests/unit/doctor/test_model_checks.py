@@ -16,7 +16,7 @@ import pytest
 
 from brisk import __version__
 from brisk.doctor import CHECKS, examine
-from brisk.doctor.deployment import Deployment, Severity
+from brisk.doctor.deployment import Deployment, Severity, find_deployment
 from brisk.doctor.installation import (
     artefacts,
     interpreter,
@@ -253,3 +253,27 @@ def test_the_runtime_directory_of_a_container_is_not_judged_by_this_machine_s(
     assert finding.verdict is Severity.UNKNOWN
     assert not contained.is_contained
     assert not deployment(tmp_path).is_contained
+
+
+def test_all_repositories_of_the_server_are_examined(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BRISK_RUNTIME_DIR", str(tmp_path / "run"))
+    folders = [tmp_path / name for name in ("first", "second", "third", "own")]
+    for folder in folders:
+        folder.mkdir()
+    options = ["--model-repository", "first", f"--model-repository={folders[1]}"]
+    options += [f"--model-store={folders[2]}", f"--model-repository={tmp_path / 'missing'}"]
+    server = subprocess.Popen(
+        ["tritonserver", "-c", "read end", "sh", *options],
+        executable="/bin/sh",
+        cwd=tmp_path,
+        stdin=subprocess.PIPE,
+    )
+    try:
+        wait_until(lambda: find_deployment([folders[3]], "cpu").server == server.pid, "the server")
+        found = find_deployment([folders[3]], "cpu").repositories
+        assert sorted(found) == sorted(folders)
+        assert found[0] == folders[3]
+    finally:
+        server.communicate()

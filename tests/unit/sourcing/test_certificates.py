@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from brisk.errors import InvalidConfigurationError
-from brisk.sourcing.certificates import (
+from brisk.sourcing.sources.certificates import (
     AUTHORITY,
     AUTHORITY_KEY,
     CERTIFICATE,

@@ -4,24 +4,33 @@ from __future__ import annotations
 
 import itertools
 import os
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from brisk.cli.application import application
 from brisk.copies.local import LocalCopy
 from brisk.copies.manifest import write_manifest
-from brisk.copies.remote import MANIFEST
-from brisk.errors import UnavailableError
-from brisk.sourcing.arriving import make_copy
+from brisk.copies.remote import MANIFEST, WHOLE
+from brisk.errors import ArtefactError, UnavailableError
+from brisk.sourcing.arriving import ArrivingCopy, make_copy
 from brisk.sourcing.room import (
     KeptCopy,
     kept_copies,
+    locked,
     make_with_room,
     note_use,
+    open_or_make,
+    open_present,
     remove,
     to_remove,
 )
 from support.remote.published import Published, publish
+from support.waiting import PATIENCE_S, wait_until
 
 CHUNK = 1 << 16
 
@@ -125,15 +134,82 @@ def test_a_directory_that_is_not_there_has_no_copies(base: Path) -> None:
     assert kept_copies(base) == []
 
 
-def test_what_is_half_made_is_removed_and_files_are_left(
+def half_made(base: Path) -> Path:
+    """Return the folder of a copy that is being made: it has no manifest yet."""
+    folder = base / ("f" * 64)
+    (folder / "1").mkdir(parents=True)
+    (folder / "1" / "model.onnx").write_bytes(b"half")
+    return folder
+
+
+def test_what_is_half_made_is_removed_when_a_copy_is_made_and_files_are_left(
     base: Path, three: list[Published]
 ) -> None:
-    folder = add(base, three[0], 1000.0)
-    (base / ("f" * 64) / "1").mkdir(parents=True)
-    (base / ("f" * 64) / "1" / "model.onnx").write_bytes(b"half")
+    folder, half = add(base, three[0], 1000.0), half_made(base)
     (base / "note").write_bytes(b"")
     assert [each.folder for each in kept_copies(base)] == [folder]
-    assert names(base) == {folder.name, "note"}
+    assert names(base) == {folder.name, half.name, "note"}  # another process may be making it
+    manifest = three[1].manifest
+    make_with_room(base / three[1].sha256, write_manifest(manifest), manifest, None)
+    assert names(base) == {folder.name, three[1].sha256, "note"}
+
+
+@pytest.mark.parametrize("command", ["list", "clear"])
+def test_a_command_leaves_a_copy_that_a_courier_makes_and_waits_for_it(
+    tmp_path: Path, three: list[Published], command: str
+) -> None:
+    base = tmp_path / "cache" / "remote"
+    folder = add(base, three[0], 1000.0)
+    with locked(base):
+        half = half_made(base)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "brisk.cli", "cache", command],
+            env={**os.environ, "BRISK_CACHE_DIR": str(base.parent)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        waiting = f":{base.stat().st_ino} "
+        wait_until(
+            lambda: any(
+                "-> FLOCK" in line and waiting in line
+                for line in Path("/proc/locks").read_text().splitlines()
+            ),
+            "the command, for the lock",
+        )
+        assert process.poll() is None
+        assert names(base) == {folder.name, half.name}
+    said, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0
+    assert "1 copy" in said
+    assert half.exists()
+    assert folder.exists() is (command == "list")
+
+
+def test_a_command_makes_no_directory_of_copies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BRISK_CACHE_DIR", str(tmp_path / "cache"))
+    for command in ("list", "clear"):
+        assert CliRunner().invoke(application, ["cache", command]).exit_code == 0
+    assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize("name", ["1/model.onnx", "1/data/weights.bin", "gathered"])
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: os.truncate(path, 10)])
+def test_a_copy_that_lacks_a_file_of_its_model_is_made_anew(
+    base: Path, tmp_path: Path, name: str, damage: Callable[[Path], None]
+) -> None:
+    published = publish(tmp_path / "m", 3 * CHUNK, chunk_bytes=CHUNK)
+    folder = add(base, published, 1000.0)
+    (folder / WHOLE).touch()
+    damage(folder / name)
+    with pytest.raises(ArtefactError, match=f"{name} is "):
+        ArrivingCopy(folder)
+    assert open_present(folder) is None
+    copy = open_or_make(folder, write_manifest(published.manifest), None)
+    assert not copy.is_whole
+    assert not copy.here()
+    copy.close()
 
 
 def test_use_is_noted(base: Path, three: list[Published]) -> None:

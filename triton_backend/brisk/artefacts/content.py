@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, TypeVar
 
 from brisk.artefacts import store
-from brisk.errors import ArtefactError, InvalidModelError
+from brisk.errors import ArtefactError, InvalidModelError, UnavailableError
 from brisk.ownership import make_private
 from brisk.paths import Stamp, is_kept, open_file, open_inside, stamp_of
 
@@ -113,10 +113,18 @@ def written_since(model: Path, before: Mapping[str, Stamp]) -> Path | None:
 # learn that: no folder has its sketch.
 
 
+#
+# What the manifest of a copy lists is the claim of who wrote it until the courier has compared it
+# with the bytes: before that a copy finds nothing here and adds nothing, since an author could
+# name another model's digests. It uses the forms that its own manifest names meanwhile.
+
+
 def find_folder(model: Path, environment: Mapping[str, str] = os.environ) -> Path | None:
     """Return the folder of artefacts of models whose own file is equal to ``model``, if there is
-    one."""
+    one; None also for a file of a copy that is not compared yet."""
     with _opened(model, ITSELF) as file:
+        if not _is_compared(file, environment):
+            return None
         sketched = store.artefacts_directory(environment) / sketch_of(file, environment)
         if not sketched.is_dir():
             return None
@@ -127,10 +135,12 @@ def find_folder(model: Path, environment: Mapping[str, str] = os.environ) -> Pat
 def writable_folder(model: Path) -> Path:
     """Return the folder that ``find_folder`` finds, made if there is none.
 
-    Raises PermissionError if it cannot be written, or others can write it, too; OSError, and
-    InvalidModelError like ``open_inside``.
+    Raises PermissionError if it cannot be written, or others can write it, too; UnavailableError
+    for a copy that is not compared yet; OSError, and InvalidModelError like ``open_inside``.
     """
     with _opened(model, ITSELF) as file:
+        if not _is_compared(file, os.environ):
+            raise UnavailableError(f"{model}: not compared with its manifest's digests yet")
         sketched = store.artefacts_directory() / sketch_of(file)
         folder = sketched / _digest(file, os.environ)[0]
     make_private(folder)
@@ -174,11 +184,15 @@ def sketch_of(file: BinaryIO, environment: Mapping[str, str] = os.environ) -> st
     """Return the sketch of a file: sixteen hexadecimal digits, equal for equal content."""
     if (listed := _listed(file, environment)) is not None:
         return listed.sketch
-    size = os.fstat(file.fileno()).st_size
+    return sketch_of_file(file.fileno(), os.fstat(file.fileno()).st_size)
+
+
+def sketch_of_file(descriptor: int, size: int) -> str:
+    """Return the sketch of the first ``size`` bytes, which are all here. Raises OSError."""
     sketch = hashlib.sha256(size.to_bytes(8, "little"))
     for part in range(_SKETCHED_PARTS):
         offset = max(size - _SKETCHED_BYTES, 0) * part // (_SKETCHED_PARTS - 1)
-        sketch.update(os.pread(file.fileno(), _SKETCHED_BYTES, offset))
+        sketch.update(os.pread(descriptor, _SKETCHED_BYTES, offset))
     return sketch.hexdigest()[:16]
 
 
@@ -241,6 +255,36 @@ def _listed(file: BinaryIO, environment: Mapping[str, str]) -> ListedFile | None
     return listing
 
 
+def _is_compared(file: BinaryIO, environment: Mapping[str, str]) -> bool:
+    """Whether the digest of a file is that of its bytes: all are, but those of a copy whose
+    manifest nobody has compared with them yet."""
+    if not is_kept(os.fstat(file.fileno())):
+        return True
+    from brisk.copies.local import is_compared  # imported for files of copies alone
+
+    return is_compared(Path(os.readlink(f"/proc/self/fd/{file.fileno()}")), environment)
+
+
+def check_listed(descriptor: int, listed: ListedFile, go_on: Callable[[], None]) -> None:
+    """Compare the bytes of a copy's file, which are all here, with the digest and the sketch that
+    its manifest lists.
+
+    ``go_on``: called before each part; what it raises ends the comparison. Raises
+    InvalidModelError, which names the file, if they are another file's; OSError.
+    """
+    found = {
+        "sketch": sketch_of_file(descriptor, listed.size),
+        "digest": digest_of_file(descriptor, listed.size, go_on),
+    }
+    for kind, actual in found.items():
+        expected = getattr(listed, kind)
+        if actual != expected:
+            raise InvalidModelError(
+                f"the manifest lists the {kind} {expected} for '{listed.name}', whose bytes have "
+                f"{actual}: another model's artefacts would be used for it; publish it anew"
+            )
+
+
 KNOWN = "known"
 """The folder, among the artefacts, of the notes of digests."""
 
@@ -256,15 +300,17 @@ def forget_old_notes() -> None:
                 os.unlink(path)
 
 
-def digest_of_file(descriptor: int, size: int) -> str:
+def digest_of_file(descriptor: int, size: int, go_on: Callable[[], None] = lambda: None) -> str:
     """Return 32 hexadecimal digits of the first ``size`` bytes: a digest of the SHA-256 of each
     chunk.
 
-    Two threads compute it if there is more than one chunk and processor. Raises OSError.
+    Two threads compute it if there is more than one chunk and processor. ``go_on``: called before
+    each chunk, by any of them; what it raises ends the computation. Raises OSError.
     """
     offsets = range(0, size, _CHUNK_BYTES)
 
     def chunk(offset: int) -> bytes:
+        go_on()
         remaining = min(_CHUNK_BYTES, size - offset)
         digest = hashlib.sha256()
         while remaining and (data := os.pread(descriptor, min(remaining, 1 << 18), offset)):

@@ -11,7 +11,8 @@ runtime's directory, one answer for each request, in order:
 | | say where the form's parts lie; ``path`` null if raw weights come sooner, there is no such |
 | | form, or, with ``begun``, which may be left out, the form is not arriving already |
 | ``{"await": {"sha256", "ranges"}}`` | ``{"ok": {}}`` when all of these chunks are here; |
-| | ``{"waiting": {"missing_bytes", "bytes_per_s", "problem"}}`` each 0.2 s until then |
+| | ``{"waiting": {"missing_bytes", "bytes_per_s", "problem"}}`` each 0.2 s until then; with |
+| | ``"compared": true`` when the copy is whole (``copies.remote.WHOLE``) as well |
 | ``{"status": {}}`` | ``{"ok": {"copies": [...]}}`` |
 | anything that fails | ``{"error": {"code", "message"}}`` |
 

@@ -11,7 +11,7 @@ from brisk.copies.connection import CourierConnection, resolve
 from brisk.copies.local import LocalCopy
 from brisk.copies.manifest import Range
 from brisk.copies.remote import Remote, read_remote_file, remote_directory
-from brisk.errors import UnavailableError
+from brisk.errors import BriskError, UnavailableError
 
 STALLED_S = 10.0
 """The time without a further byte after which a copy counts as not arriving: commands fail, and
@@ -47,10 +47,17 @@ class Courier(CourierConnection):
         path = self.ask("take", question)["path"]
         return None if path is None else Path(str(path))
 
-    def wait(self, sha256: str, ranges: Iterable[Range]) -> Iterator[FetchProgress]:
+    def wait(
+        self, sha256: str, ranges: Iterable[Range], *, is_compared: bool = False
+    ) -> Iterator[FetchProgress]:
         """Yield the progress of the fetch, a few times a second, until all of these bytes are
-        here."""
-        self.send("await", {"sha256": sha256, "ranges": [list(part) for part in ranges]})
+        here.
+
+        ``is_compared``: until the whole model has also been compared with the listed digests.
+        Raises the courier's BriskError.
+        """
+        parts = [list(part) for part in ranges]
+        self.send("await", {"sha256": sha256, "ranges": parts, "compared": is_compared})
         while (answer := self.answer()).keys() == {"waiting"}:
             said = answer["waiting"]
             yield FetchProgress(
@@ -63,20 +70,34 @@ class Courier(CourierConnection):
 
 
 def fetch(remote_file: Path) -> Path:
-    """Return what ``resolve`` returns, once all of the model's own files are here.
+    """Return what ``resolve`` returns, once all of the model's own files are here and compared
+    with the listed digests.
 
     Raises like ``resolve``, and UnavailableError if nothing arrives for ``STALLED_S``.
     """
     remote = read_remote_file(remote_file)
     path = resolve(remote_file)
-    copy = LocalCopy(remote_directory() / remote.sha256)
-    if not copy.is_whole:
-        with Courier() as courier:
-            courier.open(remote)
-            since_s, least = time.monotonic(), None
-            for progress in courier.wait(remote.sha256, copy.all_of_it):
-                if least is None or progress.missing_bytes < least:
-                    since_s, least = time.monotonic(), progress.missing_bytes
-                elif progress.problem and time.monotonic() - since_s > STALLED_S:
-                    raise UnavailableError(f"{remote_file}: {progress.problem}")
+    try:
+        await_whole(LocalCopy(remote_directory() / remote.sha256), remote.url)
+    except BriskError as error:
+        raise type(error)(f"{remote_file}: {error}") from error
     return path
+
+
+def await_whole(copy: LocalCopy, url: str = "") -> None:
+    """Block until all of the model's own files are here and compared with the listed digests.
+
+    ``url``: where its manifest lies; empty: where it was opened last. Raises UnavailableError if
+    nothing arrives for ``STALLED_S``, InvalidModelError if the manifest lists other digests.
+    """
+    if copy.is_compared:
+        return
+    sha256 = copy.folder.name
+    with Courier() as courier:
+        courier.open(Remote(url, sha256))
+        since_s, least = time.monotonic(), None
+        for progress in courier.wait(sha256, copy.all_of_it, is_compared=True):
+            if least is None or progress.missing_bytes < least:
+                since_s, least = time.monotonic(), progress.missing_bytes
+            elif progress.problem and time.monotonic() - since_s > STALLED_S:
+                raise UnavailableError(progress.problem)

@@ -7,7 +7,9 @@ are here.
         manifest.json
         origin              the URL that it was opened by last
         progress            a header, then one byte a chunk: 1 if it is here and verified
-        whole               present once all files of the model are on the disk, synced
+        whole               present once all files of the model are on the disk, synced, and have
+                            been compared with the digests that the manifest lists
+        refused             instead of ``whole``: the manifest lists digests of another model
         gathered            all bytes of the model's files that are no weights (``Manifest.head``)
         1/model.onnx ...    the model's files, of their full size from the beginning
         forms/<name>        prepared forms that are arriving
@@ -31,7 +33,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from brisk.copies.manifest import ListedFile, Manifest, Range, read_manifest
-from brisk.copies.remote import MANIFEST, WHOLE, remote_directory
+from brisk.copies.remote import MANIFEST, REFUSED, WHOLE, remote_directory
 from brisk.errors import ArtefactError, InvalidModelError
 from brisk.ownership import open_own
 
@@ -67,7 +69,7 @@ class LocalCopy:
         """Lock the copy and read its manifest.
 
         Raises FileNotFoundError if there is no copy, ArtefactError if it cannot be used,
-        PermissionError if another user could have written it.
+        InvalidModelError if it was refused, PermissionError if another user could have written it.
         """
         self.folder = folder
         self._numbers: dict[Path, int | None] = {}
@@ -78,6 +80,7 @@ class LocalCopy:
             fcntl.flock(self._lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
             if not os.fstat(self._lock).st_nlink:  # it was removed, and perhaps made again
                 raise FileNotFoundError(f"{folder} has been removed")
+            check_not_refused(folder)
             try:
                 self.manifest = read_manifest(text, folder.name)
             except InvalidModelError as error:
@@ -138,6 +141,11 @@ class LocalCopy:
         if (self.folder / WHOLE).exists():
             return True
         return self.is_here(self.spans(self.all_of_it))
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether all of that is on the disk and has been compared with the listed digests."""
+        return (self.folder / WHOLE).exists()
 
     @property
     def all_of_it(self) -> list[Range]:
@@ -207,6 +215,12 @@ def path_in(folder: Path, manifest: Manifest, number: int) -> Path:
     return folder / MODEL_FOLDER / file.name
 
 
+def check_not_refused(folder: Path) -> None:
+    """Raise InvalidModelError if the copy's manifest was found to list another model's digests."""
+    with contextlib.suppress(FileNotFoundError):
+        raise InvalidModelError(f"{folder}: {(folder / REFUSED).read_text()}")
+
+
 def chunk_starts(manifest: Manifest) -> Iterator[int]:
     """Yield the number of each file's first chunk among all chunks, then the number of all."""
     start = 0
@@ -224,6 +238,12 @@ def copy_folder(path: Path, environment: Mapping[str, str] = os.environ) -> Path
     except ValueError:
         return None
     return base / parts[0] if len(parts) > 1 else None
+
+
+def is_compared(path: Path, environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether ``path`` lies in a copy whose digests have been compared with its bytes."""
+    folder = copy_folder(path, environment)
+    return folder is not None and (folder / WHOLE).exists()
 
 
 def copy_of(path: Path, environment: Mapping[str, str] = os.environ) -> LocalCopy | None:

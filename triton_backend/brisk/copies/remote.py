@@ -20,7 +20,11 @@ from brisk.settings import cache_directory
 MOST_REMOTE_BYTES = 1 << 16
 WHOLE = "whole"
 """The name of the file that a copy's folder gets once all of the model's own files are on the
-disk: see ``whole_note``."""
+disk, and are what the manifest lists: see ``whole_note``."""
+
+REFUSED = "refused"
+"""The name of the file that it gets instead if they are not, with the reason: the manifest names
+another model's artefacts."""
 
 MANIFEST = "manifest.json"
 """The manifest's name in a copy's folder, and next to the files that it names at a URL."""

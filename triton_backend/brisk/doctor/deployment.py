@@ -14,7 +14,8 @@ from brisk.protocol.entry_files import users_path
 from brisk.protocol.runtime_paths import Role, runtime_place
 from brisk.protocol.status import Status
 from brisk.telemetry.observer import Observer
-from brisk.triton.options import option
+from brisk.triton.options import options_named
+from brisk.view.plan import REPOSITORY_OPTIONS
 
 
 class Severity(str, Enum):
@@ -124,8 +125,8 @@ def find_deployment(repositories: Sequence[Path], device: str) -> Deployment:
             cgroup=_cgroup("self"),
         )
     process, environment, command = servers[0]
-    named = option(command, "model-repository") or option(command, "model-store")
-    served = [_of_process(process, users_path(Path(named), environment))] if named else []
+    named = [value for name in REPOSITORY_OPTIONS for value in options_named(command, name)]
+    served = [_of_process(process, users_path(Path(value), environment)) for value in named]
     return Deployment(
         server=process,
         environment=environment,

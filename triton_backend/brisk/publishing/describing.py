@@ -75,12 +75,11 @@ def describe(model: Path, threads: int, *, with_form: bool = True) -> Published:
     order = [Range(numbers[path], offset, size) for path, offset, size in weights]
     head = list(_rest(sizes, order))
     gathered = b"".join(_bytes_of(paths[names[part.file]], part) for part in head)
-    digests = content.content_of(model, [content.ITSELF, *names[1:]]).digests
     files = []
     for name, size in zip(names, sizes, strict=True):
-        digest = digests[content.ITSELF if name == model.name else name]
-        with _opened(model, name) as file:
-            sketch = content.sketch_of(file)
+        with _opened(model, name) as file:  # not what is noted of it: hosts compare the bytes
+            digest = content.digest_of_file(file.fileno(), size)
+            sketch = content.sketch_of_file(file.fileno(), size)
         files.append(ListedFile(name, size, "", digest, sketch, _chunks_of(paths[name])))
     files.append(ListedFile(HEAD_NAME, len(gathered), "", "", "", _digests([gathered])))
     contents: dict[str, Path | bytes] = {**paths, HEAD_NAME: gathered}

@@ -3,6 +3,7 @@ bucket."""
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import hashlib
 import io
@@ -12,9 +13,10 @@ import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, BinaryIO
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import SplitResult, quote, unquote, urlsplit, urlunsplit
 
 from brisk.copies.manifest import write_manifest
 from brisk.copies.remote import MANIFEST
@@ -25,6 +27,9 @@ TIMEOUT_S = 60.0
 """The time within which an HTTP server has to take anything of a file."""
 
 _SCHEMES = ("file", "http", "https", "s3")
+
+_KEPT_IN_PATHS = "/%!$&'()*+,;=:@~"
+"""The characters of a URL's path that mean what they are: quoted ones are quoted already."""
 
 
 def publish(
@@ -52,11 +57,20 @@ def remote_text(url: str, manifest: bytes) -> str:
 
 
 def _place(url: str) -> str:
+    """Return the URL of a place without what is the publisher's alone: user, password, query."""
     if urlsplit(url).scheme not in _SCHEMES:
         url = Path(os.path.abspath(url)).as_uri()
     parts = urlsplit(url)
-    bare = parts.netloc.rpartition("@")[2]  # an entry must not hold the publisher's password
-    return urlunsplit((parts.scheme, bare, parts.path.rstrip("/"), "", ""))
+    return urlunsplit((parts.scheme, _host(parts), _path(parts), "", ""))
+
+
+def _host(parts: SplitResult) -> str:
+    return parts.netloc.rpartition("@")[2]
+
+
+def _path(parts: SplitResult) -> str:
+    """Return the URL's path as hosts request it: what no URL may contain is quoted."""
+    return quote(parts.path.rstrip("/"), safe=_KEPT_IN_PATHS)
 
 
 @contextlib.contextmanager
@@ -73,16 +87,17 @@ _Put = Callable[[str, BinaryIO, int], None]
 
 
 def _writer(url: str) -> _Put:
-    scheme = urlsplit(url).scheme
-    if scheme in ("http", "https"):
-        return lambda name, file, size: _put_http(f"{url.rstrip('/')}/{name}", file, size)
-    if scheme == "s3":
-        return _to_s3(url)
-    folder = Path(urlsplit(url).path if scheme == "file" else url)
-    if "://" in url and scheme != "file":
+    parts = urlsplit(url)
+    if parts.scheme in ("http", "https"):
+        return _to_http(parts)
+    if parts.scheme == "s3":
+        return _to_s3(parts)
+    if "://" in url and parts.scheme != "file":
+        shown = urlunsplit((parts.scheme, _host(parts), parts.path, "", ""))
         raise InvalidConfigurationError(
-            f"'{url:.80}': expected a folder, or a URL of {', '.join(_SCHEMES)}"
+            f"'{shown:.80}': expected a folder, or a URL of {', '.join(_SCHEMES)}"
         )
+    folder = Path(unquote(parts.path) if parts.scheme == "file" else url)
     return lambda name, file, size: _put_file(folder / name, file)
 
 
@@ -104,21 +119,36 @@ def _put_file(target: Path, file: BinaryIO) -> None:
         raise UnavailableError(f"{target} cannot be written: {error}") from error
 
 
-def _put_http(url: str, file: BinaryIO, size: int) -> None:
-    shown = _place(url)
-    request = urllib.request.Request(
-        url, data=file, method="PUT", headers={"Content-Length": str(size)}
-    )
-    try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT_S):
-            return
-    except urllib.error.HTTPError as error:
-        raise UnavailableError(f"PUT {shown}: {error.code} {error.reason}") from error
-    except OSError as error:
-        raise UnavailableError(f"PUT {shown}: {error}") from error
+def _to_http(parts: SplitResult) -> _Put:
+    """Return what PUTs a file below the URL; its user and password go into a header alone."""
+    headers = {}
+    user_info, at, host = parts.netloc.rpartition("@")
+    if at:
+        token = base64.b64encode(unquote(user_info).encode()).decode()
+        headers["Authorization"] = f"Basic {token}"
+
+    def put(name: str, file: BinaryIO, size: int) -> None:
+        path = f"{_path(parts)}/{quote(name)}"
+        shown = urlunsplit((parts.scheme, host, path, "", ""))
+        request = urllib.request.Request(
+            urlunsplit((parts.scheme, host, path, parts.query, "")),
+            data=file,
+            method="PUT",
+            headers={**headers, "Content-Length": str(size)},
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=TIMEOUT_S):
+                return
+        except urllib.error.HTTPError as error:
+            error.close()
+            raise UnavailableError(f"PUT {shown}: {error.code} {error.reason}") from error
+        except (OSError, HTTPException) as error:
+            raise UnavailableError(f"PUT {shown}: {error}") from error
+
+    return put
 
 
-def _to_s3(url: str) -> _Put:
+def _to_s3(parts: SplitResult) -> _Put:
     try:
         import boto3
         from botocore.exceptions import BotoCoreError, ClientError
@@ -126,11 +156,10 @@ def _to_s3(url: str) -> _Put:
         raise InvalidConfigurationError(
             "publishing to s3:// needs boto3: pip install 'brisk-triton[s3]'"
         ) from error
-    parts = urlsplit(url)
     client: Any = boto3.client("s3")
 
     def put(name: str, file: BinaryIO, size: int) -> None:
-        key = f"{parts.path.strip('/')}/{name}".lstrip("/")
+        key = f"{unquote(parts.path).strip('/')}/{name}".lstrip("/")
         try:
             client.upload_fileobj(file, parts.netloc, key)
         except (BotoCoreError, ClientError) as error:

@@ -9,40 +9,36 @@ renaming: without it there is no copy. A published prepared form has no seal
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import mmap
 import os
 import shutil
-import struct
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 from pathlib import Path
 
-from brisk.artefacts.content import note_names
-from brisk.artefacts.seals import FORMAT, MAGIC, MOST_MANIFEST_BYTES, make_key, seal
-from brisk.artefacts.store import artefacts_directory
+from brisk.artefacts.content import check_listed
+from brisk.artefacts.seals import SEAL, manifest_size, sealed
 from brisk.copies.local import (
     FORMS_FOLDER,
     HEADER_BYTES,
     HERE,
     PROGRESS,
+    check_not_refused,
     path_in,
     progress_header,
 )
 from brisk.copies.manifest import Manifest, Range, read_manifest
-from brisk.copies.remote import MANIFEST, WHOLE, whole_note
+from brisk.copies.remote import MANIFEST, REFUSED, WHOLE, whole_note
 from brisk.errors import ArtefactError, InvalidModelError
 from brisk.ownership import check_directory, make_private, open_own
 from brisk.paths import KEPT
 from brisk.sourcing.policies.stretches import Layout
 
 _DRAFT = ".manifest.json"
-_FORM_START = struct.Struct("<8sQQQ")
-"""The start of a prepared form: magic, format, and the sizes of its manifest and of the file."""
-
-SEAL = slice(64, 96)
-"""The bytes of a prepared form's header that hold its seal; zeros in the published form."""
 
 
 def make_copy(folder: Path, text: bytes, manifest: Manifest) -> None:
@@ -75,7 +71,8 @@ class ArrivingCopy:
         """Open the copy.
 
         Raises OSError; PermissionError if another user could have written the copy; ArtefactError
-        if it cannot be used; BlockingIOError if it is being removed.
+        if it cannot be used, or a file of the model is missing; InvalidModelError if it was
+        refused; BlockingIOError if it is being removed.
         """
         self.folder = folder
         self._files: dict[int, int] = {}
@@ -87,12 +84,16 @@ class ArrivingCopy:
                 self.text = file.read()
             if not os.fstat(self._lock).st_nlink:
                 raise BlockingIOError(f"{folder} is being removed")
+            check_not_refused(folder)
             try:
                 self.manifest = read_manifest(self.text, folder.name)
             except InvalidModelError as error:
                 raise ArtefactError(f"{folder}: {error}") from error
+            self._check_files()
             self.layout = Layout(self.manifest)
-            self._head_starts = _starts_of_head(self.manifest)
+            sizes = (part.size for part in self.manifest.head)
+            self._head_starts = list(accumulate(sizes, initial=0))[:-1]
+            """Where each range of the head begins in the file ``gathered``."""
             self._covered = list(self.layout.covered())[::-1]
             self._progress, self.is_trusted = self._map()
         except BaseException:
@@ -100,10 +101,14 @@ class ArrivingCopy:
             raise
 
     def close(self) -> None:
+        self._progress.close()
         for descriptor in (*self._files.values(), self._lock):
             os.close(descriptor)
         self._files.clear()
-        self._progress.close()
+
+    @property
+    def is_closed(self) -> bool:
+        return self._progress.closed
 
     @property
     def model(self) -> Path:
@@ -111,8 +116,12 @@ class ArrivingCopy:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all of the model's own files are on the disk."""
+        """Whether all of the model's own files are on the disk, and what the manifest lists."""
         return (self.folder / WHOLE).exists()
+
+    @property
+    def is_refused(self) -> bool:
+        return (self.folder / REFUSED).exists()
 
     def here(self) -> int:
         """Return the set of chunks that are on the disk."""
@@ -122,7 +131,8 @@ class ArrivingCopy:
     def verify(self) -> Iterator[int]:
         """Compare the chunks on the disk with their digests after a boot, and note the right ones.
 
-        Yields after each compared chunk, so that other work can run. Raises OSError.
+        Yields after each compared chunk, so that other work can run; if it is left there, the next
+        opening begins anew. Raises OSError.
         """
         own = set(self.manifest.own) if self.is_whole else set()
         for number in range(len(self.manifest.files)):
@@ -140,6 +150,7 @@ class ArrivingCopy:
                         self._scatter(part, data)
                         self._note(index, index + 1)
                     yield index
+        self._progress[:HEADER_BYTES] = progress_header()
         self.is_trusted = True
 
     def put(self, index: int, pieces: Sequence[bytes | memoryview]) -> bool:
@@ -155,7 +166,7 @@ class ArrivingCopy:
             return False
         part = self.layout.range_of(index)
         if self.manifest.files[part.file].form and part.offset < SEAL.stop:
-            pieces = [_sealed(b"".join(pieces))]
+            pieces = [sealed(b"".join(pieces))]
         if part.file == self.manifest.gathered:
             self._scatter(part, b"".join(pieces))
         _write_at(self._open(part.file), pieces, part.offset)
@@ -172,8 +183,7 @@ class ArrivingCopy:
         gathered = self.manifest.gathered
         while self._covered and self._is_here(Range(gathered, 0, self._covered[-1][1])):
             index, _ = self._covered.pop()
-            data = self.read(*self.layout.range_of(index))
-            if hashlib.sha256(data).digest() == self._digest(index):
+            if self._is_right(index):
                 self._note(index, index + 1)
                 complete |= 1 << index
         return complete
@@ -216,40 +226,31 @@ class ArrivingCopy:
         front = Range(number, 0, min(SEAL.stop, size))
         if not self._is_here(front):
             return (front,)
-        head = self.read(*front)
-        magic, version, length, stated = _FORM_START.unpack_from(head.ljust(SEAL.stop, b"\0"))
-        if (magic, version, stated) != (MAGIC, FORMAT, size) or length > MOST_MANIFEST_BYTES:
-            raise ArtefactError(f"'{self.manifest.files[number].name}' is no prepared form")
-        if length + SEAL.stop > size:
-            raise ArtefactError(f"'{self.manifest.files[number].name}' is cut off")
+        try:
+            length = manifest_size(self.read(*front), size)
+        except ArtefactError as error:
+            raise ArtefactError(f"'{self.manifest.files[number].name}': {error}") from error
         return front, Range(number, size - length, length)
 
-    def publish_form(self, number: int) -> None:
-        """Publish a completely fetched prepared form among the artefacts of the model.
+    def finish(self, go_on: Callable[[], None] = lambda: None) -> None:
+        """Compare all of the model's own files with the digests and sketches that the manifest
+        lists, sync them to the disk, and note that the copy is whole.
 
-        The artefact is a hard link to the same file, with the mode of artefacts, so that its stamp
-        then has times. Processes that have mapped the file go on; notes under its old stamp no
-        longer count. Raises OSError.
+        If they differ, that is noted instead, and the copy cannot be opened any more. ``go_on`` as
+        in ``check_listed``. Raises InvalidModelError in that case; OSError, also if a file was
+        damaged after its chunks were written: the next opening compares these again.
+        Precondition: all their chunks are written.
         """
-        model = self.manifest.files[self.manifest.model]
-        folder = artefacts_directory() / model.sketch / model.digest
-        make_private(folder)
-        above = os.path.dirname(model.name)
-        names = (
-            os.path.relpath(self.manifest.files[own].name, above or ".")
-            for own in self.manifest.own
-            if own != self.manifest.model
-        )
-        note_names(folder, [name for name in names if not name.startswith("../")])
-        os.fsync(self._open(number))
-        os.fchmod(self._open(number), 0o600)
-        with contextlib.suppress(FileExistsError):
-            path = path_in(self.folder, self.manifest, number)
-            os.link(path, folder / self.manifest.files[number].form)
-
-    def finish(self) -> None:
-        """Sync all of the model's own files to the disk, and note that the copy is whole. Raises
-        OSError. Precondition: all their chunks are written."""
+        for number in self.manifest.own:
+            try:
+                check_listed(self._open(number), self.manifest.files[number], go_on)
+            except InvalidModelError as error:
+                if not all(map(self._is_right, range(*self.layout.file(number)))):
+                    self._progress[:HEADER_BYTES] = bytes(HEADER_BYTES)
+                    name = path_in(self.folder, self.manifest, number)
+                    raise OSError(errno.EIO, "it was damaged", str(name)) from error
+                write_small(self.folder / REFUSED, str(error).encode(), is_synced=True)
+                raise
         for number in (*self.manifest.own, self.manifest.gathered):
             os.fsync(self._open(number))
         note = whole_note(self.model.relative_to(self.folder), self.text)
@@ -260,6 +261,17 @@ class ArrivingCopy:
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
+
+    def _check_files(self) -> None:
+        """Raise ArtefactError unless all files that a copy is made with are of their full size."""
+        for number in (*self.manifest.own, self.manifest.gathered):
+            path = path_in(self.folder, self.manifest, number)
+            try:
+                size = path.stat().st_size
+            except FileNotFoundError as error:
+                raise ArtefactError(f"{path} is missing") from error
+            if size != self.manifest.files[number].size:
+                raise ArtefactError(f"{path} is of {size} bytes")
 
     def _scatter(self, part: Range, data: bytes) -> None:
         """Write bytes of the file ``gathered`` to their places in the model's files, except where
@@ -279,6 +291,11 @@ class ArrivingCopy:
                 if not self._is_here(target):
                     piece = data[begin - part.offset : stop - part.offset]
                     _write_at(self._open(place.file), [piece], target.offset)
+
+    def _is_right(self, index: int) -> bool:
+        """Whether a chunk on the disk has its digest."""
+        data = self.read(*self.layout.range_of(index))
+        return hashlib.sha256(data).digest() == self._digest(index)
 
     def _digest(self, index: int) -> bytes:
         return self.manifest.chunk_digest(*self.layout.place(index))
@@ -302,6 +319,8 @@ class ArrivingCopy:
     def _open(self, number: int) -> int:
         descriptor = self._files.get(number)
         if descriptor is None:
+            if self.is_closed:
+                raise OSError(errno.EBADF, "the copy is closed", str(self.folder))
             path = path_in(self.folder, self.manifest, number)
             flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
             opened = os.open(path, flags)
@@ -311,54 +330,27 @@ class ArrivingCopy:
         return descriptor
 
     def _map(self) -> tuple[mmap.mmap, bool]:
-        """Map the progress file; return the map, and whether it is of this boot (else emptied).
+        """Map the progress file; return the map, and whether it is of this boot. Else it is
+        emptied, and of no boot before ``verify`` has ended.
 
-        Precondition: the caller holds ``locked``.
+        Precondition: the caller holds ``room.locked``.
         """
         check_directory(self.folder)
         count = HEADER_BYTES + self.layout.count
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         with open(os.open(self.folder / PROGRESS, flags, 0o600), "r+b") as file:
-            header = progress_header()
-            is_of_this_boot = file.read(HEADER_BYTES) == header
+            is_of_this_boot = file.read(HEADER_BYTES) == progress_header()
             if not is_of_this_boot or os.fstat(file.fileno()).st_size != count:
                 is_of_this_boot = False
                 file.truncate(0)
                 file.seek(0)
-                file.write(header + bytes(self.layout.count))
+                file.write(bytes(count))
                 file.flush()
             return mmap.mmap(file.fileno(), count), is_of_this_boot
 
 
-def _sealed(data: bytes) -> bytes:
-    """Return the first chunk of a prepared form, with this machine's seal put in."""
-    start = data[: SEAL.start]
-    return start + seal(start, make_key()) + data[SEAL.stop :]
-
-
-def _starts_of_head(manifest: Manifest) -> list[int]:
-    """Return where each range of the head begins in the file ``gathered``."""
-    starts, start = [], 0
-    for part in manifest.head:
-        starts.append(start)
-        start += part.size
-    return starts
-
-
 _DIGITS = bytes([ord("0"), ord("1")]) + b"0" * 254
 """The translation table from the bytes of ``progress`` to binary digits."""
-
-
-@contextlib.contextmanager
-def locked(directory: Path) -> Iterator[None]:
-    """Hold the lock for making, opening or removing copies in ``directory``. Raises OSError."""
-    make_private(directory)
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _reserve(path: Path, size: int) -> None:

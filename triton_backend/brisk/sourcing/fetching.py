@@ -19,6 +19,7 @@ from brisk.copies.local import path_in
 from brisk.copies.manifest import Range
 from brisk.errors import ArtefactError, BriskError, InvalidRequestError, UnavailableError
 from brisk.sourcing.arriving import ArrivingCopy
+from brisk.sourcing.completing import Completion
 from brisk.sourcing.lanes import Bell, Supplier
 from brisk.sourcing.log import LOGGER
 from brisk.sourcing.policies import wants
@@ -81,10 +82,9 @@ class Fetch:
         self._outline: tuple[Range, ...] = ()
         self._behind = 0
         self._is_slow_until_s = 0.0
-        self._is_finished = copy.is_whole
-        self._published: set[int] = set()
         self._rejected: dict[int, str] = {}
         """The prepared forms, by their files' numbers, that cannot be used, and why."""
+        self.completion = Completion(copy, self._in_thread, self.fail)
         self._guessed: int | None = None
         """The number of a prepared form that is fetched although no start has taken it yet."""
         self._is_decided = False
@@ -92,10 +92,10 @@ class Fetch:
         self._taking = asyncio.Lock()
         self._writes: set[asyncio.Future[Any]] = set()
         self._order()
-        self._finish_if_whole()  # the courier before may have ended in between
 
     async def close(self) -> None:
         """Wait for the writes in progress. Precondition: ``put`` is not called any more."""
+        self.completion.close()
         while self._writes:
             await asyncio.wait(self._writes)
 
@@ -118,11 +118,13 @@ class Fetch:
         return len(self._awaited) > 1
 
     def begin_with(self, head: bytes) -> None:
-        """Keep bytes that arrived before their digests were known.
+        """Keep bytes that arrived before their digests were known, and complete the copy if it
+        was left when all of it had come.
 
         ``head``: bytes from the beginning of the file ``gathered``. Its leading chunks are kept as
         long as they match the manifest.
         """
+        self.completion.note(self.here, self.forms)
         for index in range(*self.layout.file(self.copy.manifest.gathered)):
             part = self.layout.range_of(index)
             piece = head[part.offset : part.offset + part.size]
@@ -141,9 +143,11 @@ class Fetch:
         """Wait until all of these bytes have arrived; yield the progress each ``every_s``.
 
         ``problem``: returns why nothing arrives. Raises InvalidRequestError if the manifest has no
-        such bytes, ArtefactError if they are of a prepared form that cannot be used, and
-        ``failure`` if nothing more can arrive.
+        such bytes, ArtefactError if they are of a prepared form that cannot be used, ``failure``
+        if nothing more can arrive, and InvalidModelError if the manifest was found to list other
+        digests than the bytes have.
         """
+        self.completion.check()
         bits = bits_of_all(map(self._stretch, parts))
         awaited = Awaited(tuple(parts), bits, Bell())
         if not bits & ~self.here:
@@ -169,6 +173,11 @@ class Fetch:
         finally:
             self._awaited.remove(awaited)
             self._order()
+
+    async def wait_until_whole(self) -> AsyncIterator[FetchProgress]:
+        """Wait until the copy is whole, as ``Completion.wait`` does; yield the progress."""
+        async for _ in self.completion.wait(PROGRESS_S):
+            yield self.progress(self.layout.own, str)
 
     def progress(self, bits: int, problem: Callable[[], str]) -> FetchProgress:
         """Return the progress of a set of chunks, with ``problem`` if no byte arrived lately."""
@@ -205,13 +214,14 @@ class Fetch:
         ``is_hopeless``: whether no source is left.
         """
         number = self.copy.manifest.form_named(name)
+        self.completion.check()
         async with self._taking:
             self._decide(number)
             if number is None or number in self._rejected:
                 return None
             if number not in self.forms and not await self._begin(number, best_rate):
                 return None
-        self._publish(number)
+        self.completion.note(self.here, self.forms)
         try:
             while True:
                 self._outline = self.copy.outline(number)
@@ -349,37 +359,7 @@ class Fetch:
         for awaited in self._awaited:
             if not awaited.bits & ~self.here:
                 awaited.come.ring()
-        self._finish_if_whole()
-        self._publish(self.layout.place(index)[0])
-
-    def _finish_if_whole(self) -> None:
-        if not self._is_finished and not self.layout.own & ~self.here:
-            self._is_finished = True
-            self._later(self.copy.finish)
-            for form in self.forms:
-                self._publish(form)
-
-    def _publish(self, number: int) -> None:
-        """Publish a prepared form among the artefacts once it is whole.
-
-        A guessed form that no start has taken is published only with the whole model: a start that
-        finds a published form requests nothing more.
-        """
-        is_awaited = number == self._guessed and not self._is_finished
-        if number not in self.forms or is_awaited or number in self._published:
-            return
-        if not bits_of(self.layout.file(number)) & ~self.here:
-            self._published.add(number)
-            self._later(self.copy.publish_form, number)
-
-    def _later(self, function: Callable[..., Any], *arguments: Any) -> None:
-        """Run ``function`` in a thread; an OSError of it is only logged."""
-
-        def done(future: asyncio.Future[Any]) -> None:
-            if not future.cancelled() and isinstance(error := future.exception(), OSError):
-                LOGGER.warning(f"{self.copy.folder}: {error}")
-
-        self._in_thread(function, *arguments).add_done_callback(done)
+        self.completion.note(self.here, self.forms)
 
     def _stretch(self, part: Range) -> Stretch:
         """Return the chunks of these bytes. Raises InvalidRequestError if the manifest has no

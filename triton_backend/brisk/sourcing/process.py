@@ -25,10 +25,10 @@ from brisk.settings import (
     remote_urls,
     runtime_directory,
 )
-from brisk.sourcing.certificates import Security, read_keys
 from brisk.sourcing.log import LOGGER
 from brisk.sourcing.service import CourierService, listening
 from brisk.sourcing.serving import CopyServer
+from brisk.sourcing.sources.certificates import Security, read_keys
 from brisk.sourcing.sources.downloads import Web
 from brisk.sourcing.sources.peers import PeerHost
 from brisk.sourcing.table import CopyTable
@@ -40,8 +40,8 @@ SERVING_IDLE_S = 600.0
 """The time after which a courier that serves peers ends, since a peer last asked, a connection was
 open, or a runtime was alive."""
 
-WRITERS = 2
-"""The number of threads that verify and write chunks."""
+WRITERS = 4
+"""The most threads that verify and write chunks, and wait for copies that are compared."""
 
 ENDING_S = 5.0
 """The longest time that a courier takes to end: clients wait for its end, to start another one."""

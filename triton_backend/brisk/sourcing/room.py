@@ -12,7 +12,7 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,13 +21,26 @@ from brisk.copies.local import ORIGIN
 from brisk.copies.manifest import Manifest, read_manifest
 from brisk.copies.remote import MANIFEST
 from brisk.errors import ArtefactError, UnavailableError
+from brisk.ownership import make_private
 from brisk.settings import CACHE_LIMIT
-from brisk.sourcing.arriving import ArrivingCopy, locked, make_copy, write_small
+from brisk.sourcing.arriving import ArrivingCopy, make_copy, write_small
 from brisk.sourcing.log import LOGGER
 
 _RATES = "rates.json"
 _MOST_RATES = 256
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@contextlib.contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Hold the lock for making, opening or removing copies in ``directory``. Raises OSError."""
+    make_private(directory)
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 class KeptCopy(NamedTuple):
@@ -62,13 +75,15 @@ def to_remove(
 
 
 def make_with_room(folder: Path, text: bytes, manifest: Manifest, limit_bytes: int | None) -> None:
-    """Call ``make_copy`` after removing other copies for it. Precondition: ``arriving.locked``.
+    """Call ``make_copy`` after removing unfinished copies, and others for it. Precondition:
+    ``locked``.
 
     Raises OSError; UnavailableError, which names the needed bytes, if there is still no room. Then
     no new copy is left.
     """
     needed_bytes = sum(manifest.files[number].size for number in manifest.own)
     text_needed = f"the model needs {needed_bytes} bytes ({needed_bytes / 1e6:.0f} MB)"
+    _remove_unfinished(folder.parent)
     chosen = to_remove(kept_copies(folder.parent), needed_bytes, limit_bytes)
     if chosen is None:
         raise UnavailableError(
@@ -104,20 +119,26 @@ def _retried(make: Callable[[], None], base: Path, needed: str) -> None:
 
 
 def kept_copies(base: Path) -> list[KeptCopy]:
-    """Return all copies of a cache directory; remove folders of unfinished copies."""
+    """Return all copies of a cache directory. Precondition: ``locked``: looking whether a copy is
+    held keeps a courier from opening it for a moment."""
     copies = []
     with contextlib.suppress(OSError):
         for folder in sorted(base.iterdir()):
             with contextlib.suppress(OSError):
-                if not folder.is_dir():
-                    continue
-                if not (folder / MANIFEST).exists():
-                    shutil.rmtree(folder, ignore_errors=True)
+                if not folder.is_dir() or not (folder / MANIFEST).exists():
                     continue
                 status = (folder / MANIFEST).stat()
                 used_s = max(status.st_mtime, status.st_atime)
                 copies.append(KeptCopy(folder, _size(folder), used_s, _is_held(folder)))
     return copies
+
+
+def _remove_unfinished(base: Path) -> None:
+    """Remove what killed couriers left. Precondition: ``locked``, else it is being made."""
+    with contextlib.suppress(OSError):
+        for folder in base.iterdir():
+            if folder.is_dir() and not (folder / MANIFEST).exists():
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def note_use(folder: Path) -> None:
@@ -127,7 +148,8 @@ def note_use(folder: Path) -> None:
 
 
 def remove(folder: Path) -> bool:
-    """Remove a copy; return False if it is in use or cannot be removed."""
+    """Remove a copy; return False if it is in use or cannot be removed. Precondition:
+    ``locked``."""
     try:
         descriptor = os.open(folder / MANIFEST, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:

@@ -120,6 +120,9 @@ class CourierService:
         copy = self._table.find(_digest(content["sha256"]))
         async for progress in copy.wait_for(parts):
             await reply({"waiting": progress._asdict()})
+        if content.get("compared") is True:
+            async for progress in copy.wait_until_whole():
+                await reply({"waiting": progress._asdict()})
 
 
 async def _or_gone(awaitable: Awaitable[None], writer: asyncio.StreamWriter) -> None:

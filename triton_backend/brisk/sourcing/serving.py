@@ -14,8 +14,10 @@ Only verified bytes are served; a prepared form as it was published, without a s
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import re
 import ssl
+import struct
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -24,12 +26,13 @@ from weakref import WeakKeyDictionary
 
 from aiohttp import web
 
-from brisk.errors import ArtefactError
+from brisk.errors import ArtefactError, InvalidModelError
 from brisk.settings import HostAddress
-from brisk.sourcing.arriving import ArrivingCopy, locked
+from brisk.sourcing.arriving import ArrivingCopy
 from brisk.sourcing.fetching import Fetch
 from brisk.sourcing.log import LOGGER
 from brisk.sourcing.policies.choosing import PeerReport
+from brisk.sourcing.room import locked
 from brisk.sourcing.sources.peers import HELD_S, IDENTITY_HEADER, write_report
 from brisk.sourcing.table import CopyTable
 
@@ -145,7 +148,7 @@ class CopyServer:
         is_own = self._allowed.get(transport)
         if is_own is None:
             name, peer = transport.get_extra_info("sockname"), transport.get_extra_info("peername")
-            user = _user_of(peer[1], name[1])
+            user = user_of_connection(peer, name)
             is_own = self._allowed[transport] = user in (self._own_user, 0)
             if not is_own:
                 LOGGER.warning(f"a process of user {user} was refused a copy")
@@ -237,7 +240,7 @@ class CopyServer:
         """Return the copy, opened unless it already is; None if there is no usable one."""
         fetch = self._table.fetches.get(sha256)
         if fetch is not None:
-            return fetch.copy
+            return None if fetch.copy.is_refused else fetch.copy
         if sha256 not in self._shelf:
             copy = await asyncio.to_thread(_shelved, self._table.base / sha256)
             if copy is None:
@@ -248,7 +251,7 @@ class CopyServer:
                 self._shelf[sha256] = copy, 0.0
         copy, _ = self._shelf[sha256]
         self._shelf[sha256] = copy, time.monotonic()
-        return copy
+        return None if copy.is_refused else copy
 
 
 def _has_gone(request: web.BaseRequest) -> bool:
@@ -258,7 +261,8 @@ def _has_gone(request: web.BaseRequest) -> bool:
 async def arriving_bytes(
     copy: ArrivingCopy, fetch: Callable[[], Fetch | None], number: int, begin: int, end: int
 ) -> AsyncIterator[bytes | bytearray]:
-    """Yield bytes of a file, in order, until ``end``, or no more have arrived for ``HELD_S``.
+    """Yield bytes of a file, in order, until ``end``, no more have arrived for ``HELD_S``, or the
+    copy is closed, since no process of this host uses it any more.
 
     ``fetch``: returns the copy's current fetch; None if the copy is not being fetched.
     """
@@ -270,7 +274,12 @@ async def arriving_bytes(
             return
         data: bytes | bytearray | None = copy.read_now(number, offset, until - offset)
         if data is None:
-            data = await asyncio.to_thread(copy.read, number, offset, until - offset)
+            try:
+                data = await asyncio.to_thread(copy.read, number, offset, until - offset)
+            except OSError:
+                if copy.is_closed:
+                    return
+                raise
         yield data
         offset += len(data)
 
@@ -287,6 +296,8 @@ async def _here_to(
     deadline_s = clock() + HELD_S
     while True:
         present = fetch()
+        if copy.is_closed:  # its last user here has gone
+            return offset
         here = present.here if present is not None else copy.here()
         bits = (here >> (file.start + first)) & ((1 << (file.chunks - first)) - 1)
         chunks = ((bits + 1) & ~bits).bit_length() - 1
@@ -332,7 +343,7 @@ def _shelved(folder: Path) -> ArrivingCopy | None:
             return None
         with locked(folder.parent):
             copy = ArrivingCopy(folder)
-    except (OSError, ArtefactError):
+    except (OSError, ArtefactError, InvalidModelError):
         return None
     if not copy.is_trusted:
         for _ in copy.verify():
@@ -340,20 +351,36 @@ def _shelved(folder: Path) -> ArrivingCopy | None:
     return copy
 
 
-def _user_of(port: int, own_port: int) -> int | None:
-    """Return the user of the local connection from ``port`` to ``own_port``; None if the kernel
-    lists no such connection."""
+_ESTABLISHED = "01"
+
+
+def user_of_connection(client: tuple[Any, ...], server: tuple[Any, ...]) -> int | None:
+    """Return the user of the local socket at ``client`` that is connected to ``server``; None if
+    the kernel lists no such established connection.
+
+    Both are addresses as sockets report them, host and port first. Ports alone would name another
+    connection's user: the kernel lists sockets that wait after their end (TIME_WAIT) as root's.
+    """
     for name in ("tcp", "tcp6"):
+        wanted = [_listed_address(client, name), _listed_address(server, name), _ESTABLISHED]
         try:
             lines = Path(f"/proc/net/{name}").read_text().splitlines()[1:]
         except OSError:
             continue
         for line in lines:
             fields = line.split()
-            if _port(fields[1]) == port and _port(fields[2]) == own_port:
+            if fields[1:4] == wanted:
                 return int(fields[7])
     return None
 
 
-def _port(address: str) -> int:
-    return int(address.rpartition(":")[2], 16)
+def _listed_address(address: tuple[Any, ...], name: str) -> str:
+    """Return an address as the kernel's list ``tcp`` or ``tcp6`` has it: words of four bytes in
+    this machine's order. An IPv4 address in ``tcp6`` is of a socket for both versions."""
+    host = ipaddress.ip_address(address[0].partition("%")[0])
+    if name == "tcp6" and host.version == 4:
+        host = ipaddress.ip_address(f"::ffff:{host}")
+    mapped = getattr(host, "ipv4_mapped", None)
+    packed = mapped.packed if name == "tcp" and mapped is not None else host.packed
+    words = struct.unpack(f"={len(packed) // 4}I", packed)
+    return "".join(f"{word:08X}" for word in words) + f":{address[1]:04X}"

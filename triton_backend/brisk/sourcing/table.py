@@ -104,6 +104,16 @@ class OpenedCopy:
                 raise InvalidModelError(progress.problem)
             yield progress
 
+    async def wait_until_whole(self) -> AsyncIterator[FetchProgress]:
+        """Wait as ``Fetch.wait_until_whole`` does."""
+        async for progress in (await self._fetch()).wait_until_whole():
+            yield progress
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether its bytes are being compared with the digests that the manifest lists."""
+        return self.fetch is not None and self.fetch.completion.is_going_on
+
     @property
     def is_arriving(self) -> bool:
         """Whether chunks are missing that some source may still give."""
@@ -319,11 +329,19 @@ class CopyTable:
         copy.users -= 1
         if copy.users:
             return
-        if copy.is_arriving:
-            loop = asyncio.get_running_loop()
-            copy.leaving = loop.call_later(LINGER_S, self._let_go, copy)
+        if copy.is_arriving or copy.is_compared:
+            self._linger(copy)
         else:
             self._let_go(copy)
+
+    def _linger(self, copy: OpenedCopy) -> None:
+        """Close the copy later, and not while it is compared: it could not be opened until that
+        has ended."""
+
+        def end() -> None:
+            self._linger(copy) if copy.is_compared else self._let_go(copy)
+
+        copy.leaving = asyncio.get_running_loop().call_later(LINGER_S, end)
 
     def _let_go(self, copy: OpenedCopy) -> None:
         sha256 = copy.remote.sha256

@@ -23,14 +23,17 @@ _PLAIN = frozenset(string.ascii_letters + string.digits + "/._-+=:,@%")
 """The characters that a shell leaves unchanged. ``server.cpp`` has the same ones, and the blank
 between words."""
 
+_SEPARATORS = frozenset(" :")
+
 
 def preloading(environment: Mapping[str, str], backend: Path) -> dict[str, str]:
     """Return ``environment`` for a server that loads the library in ``backend``, a Brisk folder.
 
-    It is unchanged if the library is missing, is not as compiled, or is switched off.
+    It is unchanged if the library is missing, is not as compiled, or is switched off, or if its
+    path cannot be named (``may_be_preloaded``).
     """
     file = backend / SERVER_PRELOAD
-    if environment.get(FORK_STUBS) == "0":
+    if environment.get(FORK_STUBS) == "0" or not may_be_preloaded(file):
         return dict(environment)
     try:
         check_preload(file)
@@ -46,7 +49,20 @@ def preloading(environment: Mapping[str, str], backend: Path) -> dict[str, str]:
 
 def is_preloaded(environment: Mapping[str, str]) -> bool:
     """Whether a server that is started with ``environment`` loads the library."""
-    return SERVER_PRELOAD in environment.get(PRELOADS, "")
+    libraries = environment.get(PRELOADS, "").replace(":", " ").split(" ")
+    return any(os.path.basename(each) == SERVER_PRELOAD for each in libraries)
+
+
+def may_be_preloaded(path: Path) -> bool:
+    """Whether the loader takes the path as one: it splits PRELOADS at blanks and colons, and has
+    no quotes."""
+    return not _SEPARATORS.intersection(os.fspath(path))
+
+
+def can_start_stubs(directory: Path, environment: Mapping[str, str]) -> bool:
+    """Whether a server with ``environment`` can start the stubs of a backend directory: its path
+    is plain, or the library, which starts them without a shell, is loaded."""
+    return may_be_preloaded(directory) and (is_plain(directory) or is_preloaded(environment))
 
 
 def is_plain(path: Path) -> bool:

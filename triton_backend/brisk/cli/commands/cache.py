@@ -72,14 +72,17 @@ def _show_copies() -> None:
 
     from brisk.copies.local import ORIGIN
     from brisk.copies.remote import remote_directory
-    from brisk.sourcing.room import kept_copies
+    from brisk.sourcing.room import kept_copies, locked
     from brisk.sourcing.sources.addresses import shown_url
 
-    copies = sorted(kept_copies(remote_directory()), key=lambda each: each.used_s, reverse=True)
+    if not remote_directory().is_dir():
+        return
+    with locked(remote_directory()):
+        copies = kept_copies(remote_directory())
     if not copies:
         return
     table = Table("MiB", "last used", "in use", "copy of")
-    for each in copies:
+    for each in sorted(copies, key=lambda each: each.used_s, reverse=True):
         used = time.strftime("%Y-%m-%d %H:%M", time.localtime(each.used_s))
         origin = each.folder / ORIGIN
         url = shown_url(origin.read_text()) if origin.is_file() else each.folder.name
@@ -100,8 +103,6 @@ def clear(
     """Remove prepared forms and copies that nobody uses; models start from their own files then,
     and those that lie elsewhere are fetched again."""
     from brisk.artefacts import room
-    from brisk.copies.remote import remote_directory
-    from brisk.sourcing.room import kept_copies, remove
 
     _check_directory()
     before_s = time.time() - unused_days * _DAY_S
@@ -110,9 +111,19 @@ def clear(
     room.sweep()
     freed = sum(each.size_bytes for each in removed) / 2**20
     print(f"removed {len(removed)} of {freed:.1f} MiB; {len(chosen) - len(removed)} are in use")
-    copies = [each for each in kept_copies(remote_directory()) if each.used_s <= before_s]
-    if copies:
+    _clear_copies(before_s)
+
+
+def _clear_copies(before_s: float) -> None:
+    from brisk.copies.remote import remote_directory
+    from brisk.sourcing.room import kept_copies, locked, remove
+
+    if not remote_directory().is_dir():
+        return
+    with locked(remote_directory()):
+        copies = [each for each in kept_copies(remote_directory()) if each.used_s <= before_s]
         gone = [each for each in copies if remove(each.folder)]
+    if copies:
         freed = sum(each.size_bytes for each in gone) / 2**20
         in_use = len(copies) - len(gone)
         copies_gone = counted(len(gone), "copy", "copies")

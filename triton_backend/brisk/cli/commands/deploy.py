@@ -139,6 +139,14 @@ def prepare(
 
 
 def _prepare(file: Path, cores: int, disk: float | None) -> None:
+    from brisk.protocol.entry_files import REMOTE_FILE
+
+    if file.name == REMOTE_FILE:
+        raise InvalidConfigurationError(
+            f"'{file}' is no ONNX file: it names a model that lies elsewhere, whose prepared form "
+            "`brisk publish` makes where it is published, and a server that has fetched it makes "
+            "in the background; expected an entry with a model of its own"
+        )
     from brisk.cli.views.segments import packing_words
     from brisk.exits.files.container import tapped_values
     from brisk.exits.files.versions import latest

@@ -127,7 +127,7 @@ def init(
     A host gets its own folder below, and is given that by `BRISK_PEER_KEYS`. The authority's key
     stays where it is: whoever has it can make more hosts.
     """
-    from brisk.sourcing.certificates import make_keys
+    from brisk.sourcing.sources.certificates import make_keys
 
     for place in make_keys(folder, names):
         print(f"wrote {place}")

@@ -21,6 +21,11 @@ _NEEDS_COMPILER = (
     "it, or install a C++ compiler (Debian: g++), with which Brisk starts such a stub itself"
 )
 
+_NO_STUBS = (
+    "Triton cannot start a stub whose path has a blank, a colon or, without a C++ compiler, "
+    "another character that means something to a shell"
+)
+
 _AWAY = {"_BRISK_STUB_AWAY": "1"}
 """The variable by which stubs leave the working directory, whose files Triton's stub would import
 before its own (``fork_server/source/launcher.cpp``): no path that they are given is relative."""
@@ -117,13 +122,15 @@ def serve(words: Sequence[str]) -> None:
     chosen = option(options, "backend-directory")
     if chosen is None:
         _start_runtimes(options, names, environment)  # before all else: it takes longest
-        directory = _assembled(installation, names)
+        directory = _assembled(installation, names, environment)
         options = [*options, f"--backend-directory={directory}"]
     else:
         from brisk.triton.backend_directory import names_of_ours
 
         directory = Path(chosen)
         names = names_of_ours(directory)
+        if names and not _starts_stubs(directory, names, environment):
+            raise InvalidConfigurationError(f"--backend-directory '{chosen}': {_NO_STUBS}")
     _tidy()
     environment = preloading(environment, directory / names[0]) if names else environment
     takes_any_name = is_preloaded(environment)
@@ -188,19 +195,28 @@ def _look_at_repositories(options: Sequence[str]) -> None:
         print(f"brisk: {line}", file=sys.stderr)
 
 
-def _assembled(installation: ServerInstallation, names: Sequence[str]) -> Path:
+def _assembled(
+    installation: ServerInstallation, names: Sequence[str], environment: Mapping[str, str]
+) -> Path:
     """Assemble a backend directory in the cache directory, else in the runtime's; return its path.
 
     No other user can write there, who could otherwise make the server run any code. Raises
-    InvalidConfigurationError if neither place is writable.
+    InvalidConfigurationError if neither place is writable, or stubs can be started in neither by a
+    server with ``environment``.
     """
     from brisk.settings import cache_directory, runtime_directory
     from brisk.triton.backend_directory import assemble, default_directory
 
-    default = default_directory(installation, names)
+    def assembled(place: Path) -> Path:
+        assemble(place, installation, names=names, compiles=False)
+        if not _starts_stubs(place, names, environment):
+            raise OSError(_NO_STUBS)
+        return place
+
+    default = default_directory(installation, names).absolute()
     try:
         make_private(default)
-        return assemble(default, installation, names=names, compiles=False)
+        return assembled(default)
     except OSError as error:
         cause = error
     print(
@@ -208,16 +224,23 @@ def _assembled(installation: ServerInstallation, names: Sequence[str]) -> Path:
         f"({cause.strerror or cause}): nothing is kept for the next start (BRISK_CACHE_DIR)",
         file=sys.stderr,
     )
-    place = runtime_directory() / "backends" / default.name
+    place = (runtime_directory() / "backends" / default.name).absolute()
     try:
         make_private(runtime_directory())
-        return assemble(place, installation, names=names, compiles=False)
+        return assembled(place)
     except OSError as error:
         raise InvalidConfigurationError(
             f"backends can be put neither into '{default}' ({cause}) nor into '{place}' "
             f"({error}); expected one that this user can write to (BRISK_CACHE_DIR, "
             "BRISK_RUNTIME_DIR)"
         ) from error
+
+
+def _starts_stubs(directory: Path, names: Sequence[str], environment: Mapping[str, str]) -> bool:
+    """Whether a server with ``environment`` can start the stubs in a backend directory."""
+    from brisk.triton.server_preload import can_start_stubs, preloading
+
+    return can_start_stubs(directory, preloading(environment, directory / names[0]))
 
 
 def _start_runtimes(
