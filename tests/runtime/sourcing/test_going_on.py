@@ -17,8 +17,8 @@ from brisk.copies.connection import CourierConnection, lock_path
 from brisk.copies.manifest import Range
 from brisk.copies.remote import WHOLE
 from brisk.errors import UnavailableError
-from brisk.sourcing.arriving import locked
 from brisk.sourcing.process import ENDING_S
+from brisk.sourcing.room import locked
 from support.remote.couriers import CourierHost
 from support.remote.entries import end_courier
 from support.remote.published import Published, form_of, publish

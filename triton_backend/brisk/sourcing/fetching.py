@@ -174,7 +174,7 @@ class Fetch:
             self._awaited.remove(awaited)
             self._order()
 
-    async def wait_until_whole(self) -> AsyncIterator[FetchProgress]:
+    async def wait_until_whole(self) -> AsyncGenerator[FetchProgress, None]:
         """Wait until the copy is whole, as ``Completion.wait`` does; yield the progress."""
         async for _ in self.completion.wait(PROGRESS_S):
             yield self.progress(self.layout.own, str)
