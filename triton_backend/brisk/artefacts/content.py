@@ -111,8 +111,6 @@ def written_since(model: Path, before: Mapping[str, Stamp]) -> Path | None:
 #
 # The sketch is a digest of the size and a few parts. A model without artefacts is not read to
 # learn that: no folder has its sketch.
-
-
 #
 # What the manifest of a copy lists is the claim of who wrote it until the courier has compared it
 # with the bytes: before that a copy finds nothing here and adds nothing, since an author could
