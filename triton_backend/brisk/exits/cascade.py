@@ -61,6 +61,11 @@ class Exit:
         return self.variant in WHOLE_MODELS
 
     @property
+    def is_by_row(self) -> bool:
+        """Whether it is run for each row: for several that may take longer than the model."""
+        return isinstance(self.evaluate, ExitModel) and self.evaluate.is_by_row
+
+    @property
     def name(self) -> str:
         """The name: variant and nodes of the model done when it is evaluated, as in
         ``Pool(4096)@26``; with the judge, if that is no selector: ``Pool(4096)-softmax@26``."""

@@ -98,11 +98,16 @@ def test_rows_of_thousands_change_no_other_row_s_answer(file: Path, way: str) ->
     for row in range(16):
         one = {name: np.ascontiguousarray(array[row : row + 1]) for name, array in spoilt.items()}
         alone = run(file, cascade, one)
-        assert together.answerers([row]) == alone.answerers([0])
-        expected = alone.results()[output]
-        np.testing.assert_allclose(together.results()[output][[row]], expected, 1e-3, 1e-3)
+        if not is_dynamic:
+            assert together.answerers([row]) == alone.answerers([0])
+            expected = alone.results()[output]
+            np.testing.assert_allclose(together.results()[output][[row]], expected, 1e-3, 1e-3)
         early += alone.has_early_answers
     assert early > 8
+    if is_dynamic:
+        assert not together.has_early_answers, "the exact model computes several rows at once"
+        own = load_graph(read_graph(file)).run(spoilt)
+        np.testing.assert_allclose(together.results()[output], own[output], 1e-5, 1e-5)
 
 
 def test_a_model_in_int8_that_mixes_rows_is_not_proved(file: Path) -> None:

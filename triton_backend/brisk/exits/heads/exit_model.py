@@ -126,7 +126,7 @@ class ExitModel:
     or whose batch is of one row, is run for each row.
     """
 
-    __slots__ = ("_form", "_is_by_row", "_outputs", "_run", "_session")
+    __slots__ = ("_form", "_outputs", "_run", "_session", "is_by_row")
 
     def __init__(
         self,
@@ -144,9 +144,10 @@ class ExitModel:
         graph = _check(data, shape, form, is_whole)
         self._session = _open(data, threads)
         self._run = self._session._sess.run
-        self._is_by_row = is_whole and (
+        self.is_by_row = is_whole and (
             self._session.get_inputs()[0].shape[:1] == [1] or _is_ranged_by_run(graph)
         )
+        """Whether it is run for each row."""
         self._form = form
         self._outputs = [LOGITS, SCORE, NEAR, *_others(form)]
         if not shape:  # no sizes to try it with are known
@@ -162,7 +163,7 @@ class ExitModel:
         else:
             rows = len(next(iter(hidden.values())))
             feeds = {OWN_INPUT + name: array for name, array in hidden.items()}
-        if self._is_by_row and rows > 1:
+        if self.is_by_row and rows > 1:
             return self._one_by_one(hidden, rows)
         logits, scores, near, *others = self._run(self._outputs, feeds, None)
         classes, rank, _ = self._form

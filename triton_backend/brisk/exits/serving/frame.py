@@ -252,6 +252,8 @@ class ExitingFrame:
         if threshold == math.inf or index in self._switched_off:
             return
         exit_ = self.cascade.exits[index]
+        if exit_.is_by_row and len(self._rows) > 1:
+            return
         hidden: Given
         hidden = self._own_inputs(exit_) if exit_.reads_input else self._frame.value_at(value)
         if isinstance(hidden, np.ndarray) and hidden.shape != (len(self._rows), *exit_.shape):
