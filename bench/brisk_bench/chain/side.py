@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from brisk.artefacts.content import digest_of_file, sketch_of_file
 from brisk.copies.manifest import CHUNK_BYTES, ListedFile, Manifest, Range, write_manifest
 from brisk.copies.remote import MANIFEST
 from brisk.errors import InternalError
@@ -155,9 +156,12 @@ def publish_file(file: Path, folder: Path) -> str:
         hashlib.sha256(data[start : start + CHUNK_BYTES]).digest()
         for start in range(0, len(data), CHUNK_BYTES)
     )
+    with file.open("rb") as opened:
+        digest = digest_of_file(opened.fileno(), len(data))
+        sketch = sketch_of_file(opened.fileno(), len(data))
     manifest = Manifest(
         (
-            ListedFile("model.onnx", len(data), "", "0" * 32, "0" * 16, chunks),
+            ListedFile("model.onnx", len(data), "", digest, sketch, chunks),
             ListedFile("head.bin", len(head), "", "", "", hashlib.sha256(head).digest()),
         ),
         0,
