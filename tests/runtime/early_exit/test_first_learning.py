@@ -207,6 +207,7 @@ def test_a_model_that_was_unfit_is_looked_at_again_once_its_file_is_another(
             lambda: learning(place, file).startswith("off: a file of the model is another than"),
             "a look at the file",
         )
+    wait_until(lambda: not progress(place, dataclasses.replace(model, file=file)), "its unloading")
     with opened(place, describe(file, accuracy_ppm=PPM)):
         wait_until(lambda: learning(place, file).startswith("collecting: "), "a new beginning")
 
@@ -221,6 +222,7 @@ def test_what_was_withdrawn_is_learned_anew_from_the_next_load_on(
         )
         learned_file(model.file).unlink()
         wait_until(lambda: learning(place, model.file).startswith("withdrawn: "), "its end")
+    wait_until(lambda: not progress(place, model), "its unloading")
     with opened(place, describe(model.file, accuracy_ppm=PPM)):
         wait_until(lambda: learning(place, model.file).startswith("collecting: "), "a beginning")
 
@@ -230,6 +232,7 @@ def test_what_was_learned_of_the_same_bytes_stays_though_the_file_is_newer(
 ) -> None:
     has_learned(place, model)
     for _ in range(2):
+        wait_until(lambda: not progress(place, model), "its unloading")
         os.utime(model.file)
         with opened(place, describe(model.file, max_batch_size=64, accuracy_ppm=PPM)) as served:
             wait_until(lambda: taken(ask(served, model.easy[:1])) == model.name, "early answers")
