@@ -13,11 +13,14 @@ import pytest
 from brisk.fork_server.build import find_compiler, place_launchers
 from brisk.fork_server.start import SERVER_PRELOAD
 from brisk.triton.server_preload import can_start_stubs, is_preloaded, preloading
+from support.remote.couriers import free_ports
 from support.server.entries import doubled, write_entry
 from support.server.serve_command import serving
 from support.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.timing, pytest.mark.beside]
+
+SERVICES = ("http", "grpc", "metrics")
 
 
 @pytest.mark.parametrize("place", ["file", "/proc/brisk", "everybodys"])
@@ -66,6 +69,7 @@ def test_directories_whose_stubs_cannot_be_started_are_refused(tmp_path: Path) -
             "--model-control-mode=explicit",
             "--repository",
             tmp_path / "repository",
+            *(f"--{each}-port={port}" for each, port in zip(SERVICES, free_ports(3), strict=True)),
         ],
         env={**os.environ, **{each: str(place) for each, place in places.items()}},
         capture_output=True,

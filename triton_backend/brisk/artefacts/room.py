@@ -10,7 +10,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -315,6 +314,8 @@ def remove_remnants(folder: Path) -> None:
     """
     for each in filter(_is_remnant, folder.iterdir()):
         if each.name.startswith(DRAFT):
+            import shutil  # imported where there is one: a start has none
+
             shutil.rmtree(each, ignore_errors=True)
         else:
             with contextlib.suppress(OSError):

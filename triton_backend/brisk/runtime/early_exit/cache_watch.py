@@ -275,8 +275,8 @@ class CacheWatch:
         session = watched.session
         path = candidate_file(session.path)
         if is_candidate_outdated(session.path):
-            path.unlink(missing_ok=True)
             LOGGER.info(f"caches '{path}' are deleted: the version that they were made of is gone")
+            path.unlink(missing_ok=True)
             return
         stamp = _stamp(path)
         if stamp is None or stamp == watched.tried:
