@@ -255,6 +255,10 @@ def test_what_killed_builders_left_goes_with_the_next_form_or_a_clearing(tmp_pat
     folders = [with_remnants(model) for model in (*models, tmp_path / "models" / "0.onnx")]
     with store.locked(folders[1]):
         room.make_room(0)
+        assert all(folder.exists() for folder in folders), "all were looked at a moment ago"
+        stamp = store.artefacts_directory() / room.SWEPT
+        os.utime(stamp, (0.0, stamp.stat().st_mtime - room.SWEEP_S))
+        room.make_room(0)
         assert [folder.exists() for folder in folders] == [False, True, True]
         assert list(folders[2].glob(".*")) == [], "its own builder left it"
         assert len(list(folders[1].glob(".*"))) == 2, "somebody builds there"

@@ -41,6 +41,10 @@ HOLD_S = 0.05
 """The longest that an opening waits for the lock of a process that looks whether the artefact is
 in use. A lock that stays longer is that of one which removes it."""
 
+SWEPT, SWEEP_S = "swept", 600.0
+"""The file in the directory of artefacts that was touched when remnants were last removed, and the
+time from which on that is done again."""
+
 _LOOK_S = 0.001
 """The time between two attempts to get a lock."""
 
@@ -176,7 +180,7 @@ def make_room(needed_bytes: int) -> None:
         tally.seek(0)
         tally.write(b"%0*d" % (_DIGITS, total_bytes))
         tally.truncate()
-    sweep()
+    sweep_now_and_then()
     forget_old_notes()
     skeletons.forget_unused()
 
@@ -291,6 +295,16 @@ def _has_artefacts(folder: Path) -> bool:
 
 
 # A builder that was killed leaves what it had written: as much as the form takes, and more.
+
+
+def sweep_now_and_then() -> None:
+    """``sweep``, which looks into every folder, unless a process has done so lately."""
+    stamp = store.artefacts_directory() / SWEPT
+    with contextlib.suppress(OSError):
+        if stamp.exists() and abs(time.time() - stamp.stat().st_mtime) < SWEEP_S:
+            return
+        stamp.touch(mode=0o600)
+        sweep()
 
 
 def sweep(environment: Mapping[str, str] = os.environ) -> None:

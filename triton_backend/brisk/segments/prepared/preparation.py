@@ -100,7 +100,7 @@ def prepare(
     the model cannot be prepared or changes meanwhile.
     """
     started_s = time.monotonic()
-    room.sweep()  # what others left may have filled the disk
+    room.sweep_now_and_then()  # what others left may have filled the disk
     directory = content.writable_folder(model)
     try:
         with store.locked(directory) as is_ours:
