@@ -131,6 +131,14 @@ def test_the_server_image_has_no_compiler_and_no_root(engine: Engine, image: str
     assert engine.configuration(image)["StopSignal"] == "SIGTERM"
 
 
+def test_the_server_image_has_what_fetches_models_that_lie_elsewhere(
+    engine: Engine, image: str
+) -> None:
+    words = "from brisk.copies.courier import Courier; Courier().close(); print('fetches')"
+    command = ["/opt/brisk/bin/python3", "-c", words]
+    assert engine.output(image, SAMPLES, command).splitlines()[-1] == "fetches"
+
+
 def test_models_in_the_image_run_as_fast_as_with_onnx_runtime_and_start_sooner(
     engine: Engine, image: str
 ) -> None:
