@@ -136,7 +136,7 @@ def test_room_for_too_few_samples_is_said_first_where_nothing_is_learned_for_wan
     assert not first.is_full(0, 0, most_bytes)
 
 
-@pytest.mark.parametrize(("text", "mib"), [("", 64), ("3.5", 3.5), ("much", 64), ("inf", 64)])
+@pytest.mark.parametrize(("text", "mib"), [("", 256), ("3.5", 3.5), ("much", 256), ("inf", 256)])
 def test_the_limit_of_samples_is_the_runtimes(text: str, mib: float) -> None:
     assert samples_limit_bytes({"BRISK_SAMPLES_MIB": text}) == mib * 2**20
 

@@ -14,7 +14,10 @@ import pytest
 
 from brisk.exits.files.sample_files import read_samples_file
 from brisk.exits.files.versions import samples_folder
+from brisk.runtime.early_exit import sampling
 from brisk.runtime.early_exit.sampling import (
+    BYTES_PER_FILE,
+    BYTES_PER_S,
     COLLECTED_EVERY_S,
     MOST_WAITING,
     ROWS_PER_FILE,
@@ -90,6 +93,28 @@ def test_of_a_model_that_is_to_have_caches_a_run_is_kept_now_and_then(tmp_path: 
     assert file.exists()
 
 
+def test_large_inputs_are_kept_less_often_and_written_before_there_are_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compressing them takes time, and what waits takes memory."""
+    clock = [100.0]
+    monkeypatch.setattr(sampling.time, "monotonic", lambda: clock[0])
+    sampler, model = Sampler(0.01, 1 << 30), tmp_path / "model.onnx"
+    taken: list[float] = []
+    monkeypatch.setattr(sampler._taken, "put_nowait", lambda _: taken.append(clock[0]))
+    large = np.zeros((1, BYTES_PER_S // 4), np.float32)
+    for tick in range(51):
+        clock[0] = 100.0 + tick / 10
+        sampler.sample(runs_of(model, large, has_caches=False))
+    assert len(taken) == 6, "one a second"
+    monkeypatch.undo()
+    monkeypatch.setenv("BRISK_CACHE_DIR", str(tmp_path / "cache"))
+    sampler = Sampler(1.0, 1 << 30)
+    for _ in range(4):
+        sampler.sample(runs_of(model, np.zeros((1, BYTES_PER_FILE // 8), np.float32)))
+    wait_until(lambda: len(list(samples_folder(model).glob("*-2.npz"))) == 2, "two files of two")
+
+
 def test_nothing_is_kept_of_models_without_caches_or_where_it_is_off(tmp_path: Path) -> None:
     model = tmp_path / "model.onnx"
     Sampler(1.0, 1 << 20).sample([])
@@ -102,8 +127,11 @@ def test_nothing_is_kept_of_models_without_caches_or_where_it_is_off(tmp_path: P
 
 def test_the_oldest_files_go_first_where_room_is_short(tmp_path: Path) -> None:
     model, sampler = tmp_path / "model.onnx", Sampler(1.0, 40_000)
+    random = np.random.default_rng(0)
     for number in range(10):
-        sampler.sample(runs_of(model, np.full((64, 50), number, np.float32)))
+        rows = random.random((64, 50), np.float32)
+        rows[:, 0] = number
+        sampler.sample(runs_of(model, rows))
     wait_until(
         lambda: samples_folder(model).exists() and 9.0 in kept_now(model)[:, 0], "the last one"
     )

@@ -129,6 +129,20 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path, graph: ModelGraph, conte
         read_samples(tmp_path / "data.npz", graph)
 
 
+@pytest.mark.parametrize("share", [0.3, 0.6, 0.9])
+def test_a_compressed_file_that_was_changed_is_refused(
+    tmp_path: Path, graph: ModelGraph, share: float
+) -> None:
+    path = tmp_path / "data.npz"
+    np.savez_compressed(path, image=np.random.default_rng(0).random(rows(50).shape, np.float32))
+    content = bytearray(path.read_bytes())
+    at = int(share * len(content))
+    content[at : at + 40] = bytes(40)
+    path.write_bytes(content)
+    with pytest.raises(InvalidRequestError, match=r"no readable \.npz"):
+        read_samples(path, graph)
+
+
 def test_a_single_array_is_no_archive(tmp_path: Path, graph: ModelGraph) -> None:
     np.save(tmp_path / "data.npy", rows(2))
     with pytest.raises(InvalidRequestError, match=r"no readable \.npz"):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from zipfile import BadZipFile
+from zlib import error as DeflateError
 
 import numpy as np
 
@@ -73,7 +74,7 @@ def _read_file(file: Path, graph: ModelGraph) -> list[Samples]:
     try:
         with np.load(file, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
-    except (OSError, EOFError, ValueError, TypeError, BadZipFile) as error:
+    except (OSError, EOFError, ValueError, TypeError, BadZipFile, DeflateError) as error:
         raise InvalidRequestError(f"'{file}' is no readable .npz file: {error}") from error
     groups = groups_of(arrays)
     if not groups or {each.name for each in graph.needed} & arrays.keys():

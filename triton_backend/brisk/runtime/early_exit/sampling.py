@@ -21,6 +21,9 @@ from brisk.runtime.log import LOGGER
 from brisk.runtime.sessions.session import CachedRun
 
 ROWS_PER_FILE = 64
+BYTES_PER_FILE = 8 << 20
+"""The inputs in memory at which a file is written, whatever its rows."""
+
 LONGEST_IN_MEMORY_S = 5.0
 """The longest time from a sample's copy to its file."""
 
@@ -28,10 +31,13 @@ ABANDONED_S = 60.0
 """The age of an unfinished file after which its writer counts as dead."""
 
 COLLECTED_EVERY_S = 0.05
-"""The time between samples of a model without learned caches.
+"""The least time between samples of a model without learned caches.
 
 A copy of an image takes some 0.1 ms.
 """
+
+BYTES_PER_S = 6 << 20
+"""The most bytes of such samples a second: compressing them takes 4 % of a processor."""
 
 MOST_WAITING = 64
 """The most runs that are copied and wait for the writer."""
@@ -41,12 +47,24 @@ MOST_WAITING = 64
 class _Buffer:
     """Samples of one model that wait to be written.
 
-    ``parts``: arrays by input name, of one run each; ``since_s``: when the first was copied.
+    ``since_s``: when the first was copied; ``size``: their bytes; ``parts``: arrays by input name,
+    of one run each.
     """
 
     since_s: float
     rows: int = 0
+    size: int = 0
     parts: list[Arrays] = field(default_factory=list)
+
+    def add(self, part: Arrays) -> None:
+        self.parts.append(part)
+        self.rows += len(next(iter(part.values())))
+        self.size += sum(array.nbytes for array in part.values())
+
+    @property
+    def is_due(self) -> bool:
+        is_full = self.rows >= ROWS_PER_FILE or self.size >= BYTES_PER_FILE
+        return is_full or time.monotonic() - self.since_s >= LONGEST_IN_MEMORY_S
 
 
 class Sampler:
@@ -74,6 +92,8 @@ class Sampler:
             copies = run.copies()
             if copies is None:
                 continue
+            if run.frame is None:
+                self._pause(run.session.path, copies)
             with contextlib.suppress(queue.Full):
                 self._taken.put_nowait((run.session.path, copies))
             if self._writer is None:
@@ -93,6 +113,11 @@ class Sampler:
         self._next_s[run.session.path] = now_s + COLLECTED_EVERY_S
         return True
 
+    def _pause(self, model: Path, sample: Arrays) -> None:
+        """Delay the model's next sample by what ``sample`` takes of ``BYTES_PER_S``."""
+        taken_s = sum(array.nbytes for array in sample.values()) / BYTES_PER_S
+        self._next_s[model] += max(0.0, taken_s - COLLECTED_EVERY_S)
+
     def _run(self) -> None:
         buffers: dict[Path, _Buffer] = {}
         refused: set[Path] = set()
@@ -100,9 +125,7 @@ class Sampler:
             with contextlib.suppress(queue.Empty):
                 model, arrays = self._taken.get(timeout=LONGEST_IN_MEMORY_S)
                 if model not in refused:
-                    buffer = buffers.setdefault(model, _Buffer(time.monotonic()))
-                    buffer.parts.append(arrays)
-                    buffer.rows += len(next(iter(arrays.values())))
+                    buffers.setdefault(model, _Buffer(time.monotonic())).add(arrays)
             for model in list(buffers):
                 try:
                     self._write_if_due(model, buffers)
@@ -111,11 +134,8 @@ class Sampler:
                     LOGGER.warning(f"no more samples of {model} are kept: {error}")
 
     def _write_if_due(self, model: Path, buffers: dict[Path, _Buffer]) -> None:
-        buffer = buffers[model]
-        is_old = time.monotonic() - buffer.since_s >= LONGEST_IN_MEMORY_S
-        if buffer.rows >= ROWS_PER_FILE or is_old:
-            del buffers[model]
-            write_samples(model, buffer.parts)
+        if buffers[model].is_due:
+            write_samples(model, buffers.pop(model).parts)
             _forget_the_oldest(samples_folder(model), self._most_bytes)
 
 
