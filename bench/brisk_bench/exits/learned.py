@@ -4,8 +4,9 @@ One server has a model twice: an entry with the one line `brisk_accuracy`, and o
 client asks the first at a steady rate, inputs in a random order, each once while they last. Told
 is when samples were enough, when the first early answer came, and what the real-time requests of a
 third entry cost while the server learned, over before. Then inputs that were not sent so far are
-asked of both entries in turns: latency, agreement, share of early answers. Where nothing pays, the
-reason is told, and that costs nothing then.
+asked of both entries in turns: latency, agreement, share of early answers. Where nothing pays,
+more samples are awaited, as the product does; in the end the reason is told, and that costs
+nothing then.
 
 The model is the ResNet-50 on Fashion-MNIST of `brisk bench exits` (`--fashion`), or any other with
 its inputs: `--model FILE --data FILE.npz`, or a folder of such files, of several lengths perhaps.
@@ -72,13 +73,15 @@ class Story:
 
     ``enough_s``: when samples were enough.
     ``early_s``: when the first early answer was seen.
-    ``reason``: why nothing is served; empty if something is.
+    ``refused_s``: when it was said that nothing pays with so many samples, each time.
+    ``reason``: why nothing is served in the end; empty if something is.
     ``sent``: requests sent.
     ``before``, ``learning``: latencies of real-time requests, before and while the server learned.
     """
 
     enough_s: float | None = None
     early_s: float | None = None
+    refused_s: tuple[float, ...] = ()
     reason: str = ""
     sent: int = 0
     before: list[float] = field(default_factory=list)
@@ -117,6 +120,7 @@ def run(model: Path, requests: Sequence[Inputs], chosen: argparse.Namespace) -> 
             "side": "learning",
             "enough_s": story.enough_s,
             "first_early_s": story.early_s,
+            "refused_s": ", ".join(f"{each:.0f}" for each in story.refused_s),
             "reason": story.reason,
             "requests": story.sent,
             "urgent_before_p99_ms": tail_or_shortage(story.before, 0.99, 1e3),
@@ -143,7 +147,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--accuracy", type=float, default=0.98)
     parser.add_argument("--rate", type=float, default=50.0, help="requests a second")
     parser.add_argument("--most-s", type=float, default=1200.0, help="give up then")
-    parser.add_argument("--samples-mib", type=int, default=64, help="BRISK_SAMPLES_MIB")
+    parser.add_argument("--samples-mib", type=int, default=256, help="BRISK_SAMPLES_MIB")
     parser.add_argument("--seed", type=int, default=0)
     chosen = parser.parse_args(arguments)
     if chosen.model is not None and chosen.data is not None:
@@ -198,6 +202,7 @@ def _learn(
 ) -> Story:
     story, urgent = Story(), _Urgent(url)
     urgent.start()
+    refused, tries = "", dict[str, float]()
     begun_s = looked_s = time.monotonic()
     until_s = begun_s + chosen.most_s
     while time.monotonic() < until_s:
@@ -207,8 +212,7 @@ def _learn(
         now_s = time.monotonic()
         if now_s - looked_s < LOOK_S:
             continue
-        looked_s = now_s
-        status = _status(place)
+        looked_s, status = now_s, _status(place)
         if story.enough_s is None and status.learning.startswith(("learning from", "learned")):
             story.enough_s = now_s - begun_s
             story.before, urgent.taken_s = urgent.taken_s, []
@@ -217,9 +221,14 @@ def _learn(
             story.learning = list(urgent.taken_s)
             until_s = min(until_s, now_s + SETTLED_S)
         if status.learning.startswith(("does not pay", "not for this model")):
-            story.reason = status.learning
-            story.learning = list(urgent.taken_s)
-            break
+            refused = status.learning
+            tries.setdefault(refused.partition("; again with")[0], now_s - begun_s)
+            if "; again with" not in refused:
+                break
+    if story.early_s is None:
+        story.reason = refused
+        story.learning = list(urgent.taken_s)
+    story.refused_s = tuple(tries.values())
     urgent.end()
     return story
 
