@@ -16,7 +16,8 @@ from brisk.exits.cascade_file import digest_of, write_cascade
 from brisk.exits.data.collecting import collect
 from brisk.exits.data.outliers import make_outliers
 from brisk.exits.data.samples import Samples, divide
-from brisk.exits.exploration.trial import Trial, evaluate, run_trial, tensor_of
+from brisk.exits.exploration.stored import tensor_of
+from brisk.exits.exploration.trial import Trial, evaluate, run_trial
 from brisk.exits.files.container import read_container
 from brisk.exits.guarantee.calibration import CascadeCount, Promise, in_order
 from brisk.exits.guarantee.proposals import calibrate
@@ -67,7 +68,7 @@ def make_adapted(folder: Path) -> Adapted:
     division = divide(samples, 0)
     outliers = make_outliers(samples.take(division.select), 0)
     everything = Samples({"image": np.concatenate([images, outliers.samples.inputs["image"]])})
-    collected = collect(base, points, scores, everything, folder)
+    collected = collect(base, points, scores, [everything], folder)
     np.savez(
         folder / "rows.npz",
         fit=division.fit,

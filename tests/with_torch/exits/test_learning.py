@@ -12,7 +12,8 @@ from brisk.exits.base_model import BaseModel, load_graph, run_base, taps_of
 from brisk.exits.data.collecting import bind_rows, collect
 from brisk.exits.data.outliers import MAKERS, ROWS_OF_A_KIND, make_outliers
 from brisk.exits.data.samples import Samples, divide
-from brisk.exits.exploration.trial import Trial, evaluate, run_trial, tensor_of
+from brisk.exits.exploration.stored import tensor_of
+from brisk.exits.exploration.trial import Trial, evaluate, run_trial
 from brisk.exits.files.container import read_container
 from brisk.exits.guarantee.calibration import (
     CascadeCount,
@@ -67,7 +68,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     everything = Samples(
         {"image": np.concatenate([images[order], outliers.samples.inputs["image"]])}
     )
-    collected = collect(base, points, scores, everything, folder)
+    collected = collect(base, points, scores, [everything], folder)
     numbers = np.arange(len(everything))
     np.savez(
         folder / "rows.npz",

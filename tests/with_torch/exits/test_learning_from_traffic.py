@@ -145,7 +145,7 @@ def test_samples_of_another_form_and_damaged_ones_are_left_out(
     write_samples(digits, [{"picture": adapted.images[:300]}])
     (samples_folder(digits) / "00000000000000000001-1-5.npz").write_bytes(b"PK\x03\x04 torn")
     write_samples(digits, [{"image": adapted.images[:50]}])
-    samples = learning_process.read_samples(read_graph(digits))
+    samples = learning_process.read_samples(read_graph(digits), digits.parent)
     assert samples is not None
     (group,) = samples.groups
     assert group.inputs["image"].shape == (50, 1, 8, 8), "the model says what form"
@@ -168,7 +168,7 @@ def test_rows_of_no_numbers_in_the_traffic_teach_nothing(
         rows["mask"][3, 0], rows["mask"][4, 1] = math.nan, math.inf
         write_samples(file, [rows, texts(2, length=3) | {"mask": np.full((2, 3), np.nan, "f4")}])
     write_samples(file, [{name: array[:, :0] for name, array in texts(2).items()}])
-    samples = learning_process.read_samples(read_graph(file))
+    samples = learning_process.read_samples(read_graph(file), tmp_path)
     assert samples is not None
     assert [len(group) for group in samples.groups] == [98 * 12]
     outcome = learn(file, LearningRecord(Stage.COLLECTING, 0.9, 1000), 1)

@@ -154,11 +154,13 @@ def run_in_batches(
     points: Sequence[ExitPoint],
     scores: Scores,
     inputs: Mapping[str, np.ndarray],
+    most_rows: int = BATCH_ROWS,
 ) -> Iterator[tuple[list[np.ndarray], np.ndarray]]:
-    """Yield the results of ``run_base``, for ``BATCH_ROWS`` rows at a time."""
-    for start in range(0, len(next(iter(inputs.values()))), BATCH_ROWS):
+    """Yield the results of ``run_base``, for ``BATCH_ROWS`` rows at a time, or ``most_rows``."""
+    step = min(BATCH_ROWS, most_rows)
+    for start in range(0, len(next(iter(inputs.values()))), step):
         part = {
-            name: np.ascontiguousarray(array[start : start + BATCH_ROWS])
+            name: np.ascontiguousarray(array[start : start + step])
             for name, array in inputs.items()
         }
         yield run_base(base, points, scores, part)

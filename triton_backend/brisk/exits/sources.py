@@ -14,6 +14,7 @@ differ otherwise (turned, cut, enlarged) count as different sources.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -26,7 +27,14 @@ ALIKE = 0.01
 of one class differ by 0.1 and more, rounded copies by 0.001."""
 
 BLOCK_ROWS = 256
+BLOCK_NUMBERS = 1 << 22
+"""The most numbers of images that are transformed at a time."""
+
 DIGEST_BYTES = 16
+
+MOST_CHANNELS = 4
+"""The most values of a pixel: an array whose last dimension is no larger, and whose height and
+width are, has them last."""
 
 
 class Sources:
@@ -110,7 +118,7 @@ def marks(inputs: Mapping[str, np.ndarray]) -> np.ndarray:
     """Return a mark of each row, by which its source is recognised: for images float32
     [rows, amplitudes], each row of length 1; for anything else uint8 [rows, bytes of a digest].
 
-    An image is floating point, [rows, ..., height, width].
+    An image is floating point, [rows, ..., height, width] or [rows, height, width, channels].
     """
     if all(_is_of_images(array) for array in inputs.values()):
         parts = [_amplitudes(inputs[name]) for name in sorted(inputs)]
@@ -119,18 +127,29 @@ def marks(inputs: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 def _is_of_images(array: np.ndarray) -> bool:
-    return array.dtype.kind == "f" and array.ndim >= 3 and min(array.shape[-2:]) >= 2
+    sides = with_sides_last(array).shape[-2:]
+    return array.dtype.kind == "f" and array.ndim >= 3 and min(sides) >= 2
+
+
+def with_sides_last(array: np.ndarray) -> np.ndarray:
+    """Return images as [rows, ..., height, width]; what is no image with its channels last is
+    returned as it is."""
+    *_, channels = array.shape
+    is_last = array.ndim == 4 and channels <= MOST_CHANNELS < min(array.shape[1:3])
+    return np.moveaxis(array, -1, 1) if is_last else array
 
 
 def _amplitudes(array: np.ndarray) -> np.ndarray:
     """Return the amplitudes of the lowest frequencies but the mean, [rows, numbers]."""
+    array = with_sides_last(array)
     height, width = array.shape[-2:]
+    step = max(1, BLOCK_NUMBERS // math.prod(array.shape[1:]))
     down = np.r_[0 : min(FREQUENCIES, (height + 1) // 2), -min(FREQUENCIES - 1, height // 2) : 0]
     across = min(FREQUENCIES, width // 2 + 1)
     blocks = []
     with np.errstate(over="ignore", invalid="ignore"):
-        for start in range(0, len(array), BLOCK_ROWS):
-            part = np.asarray(array[start : start + BLOCK_ROWS], np.float64)
+        for start in range(0, len(array), step):
+            part = np.asarray(array[start : start + step], np.float64)
             grey = part.reshape(len(part), -1, height, width).mean(1)
             low = np.abs(np.fft.rfft2(grey))[:, down, :across].reshape(len(part), -1)[:, 1:]
             blocks.append(_of_length_one(low))

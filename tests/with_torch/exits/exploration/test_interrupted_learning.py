@@ -114,16 +114,16 @@ def test_values_of_an_earlier_call_are_not_taken_for_those_of_one_that_was_kille
 ) -> None:
     base, points, scores = opened
     samples = Samples({"image": images(100)})
-    collect(base, points[:1], scores, samples, tmp_path)
+    collect(base, points[:1], scores, [samples], tmp_path)
 
     def killed(rows: int) -> None:
         raise Killed
 
     with pytest.raises(Killed):
-        collect(base, points, scores, samples, tmp_path, killed)
-    again = collect(base, points, scores, samples, tmp_path)
+        collect(base, points, scores, [samples], tmp_path, killed)
+    again = collect(base, points, scores, [samples], tmp_path)
     (tmp_path / "fresh").mkdir()
-    fresh = collect(base, points, scores, samples, tmp_path / "fresh")
+    fresh = collect(base, points, scores, [samples], tmp_path / "fresh")
     pairs = zip((*again.hidden, again.teacher), (*fresh.hidden, fresh.teacher), strict=True)
     for found, expected in pairs:
         np.testing.assert_array_equal(found, expected)
@@ -133,10 +133,10 @@ def test_values_of_an_earlier_call_are_not_taken_for_those_of_one_that_was_kille
 def test_complete_values_are_read_again(opened: Opened, tmp_path: Path) -> None:
     base, points, scores = opened
     samples = Samples({"image": images(40)})
-    collect(base, points, scores, samples, tmp_path)
+    collect(base, points, scores, [samples], tmp_path)
     times = {file: file.stat().st_mtime_ns for file in tmp_path.iterdir()}
     done: list[int] = []
-    collect(base, points, scores, samples, tmp_path, done.append)
+    collect(base, points, scores, [samples], tmp_path, done.append)
     assert done == [40], "all at once"
     assert {file: file.stat().st_mtime_ns for file in tmp_path.iterdir()} == times
 
@@ -147,7 +147,7 @@ def test_values_that_do_not_fit_are_collected_again(
 ) -> None:
     base, points, scores = opened
     samples = Samples({"image": images(40)})
-    expected = collect(base, points, scores, samples, tmp_path)
+    expected = collect(base, points, scores, [samples], tmp_path)
     hidden, teacher = (np.array(each) for each in (expected.hidden[1], expected.teacher))
     file = tmp_path / f"hidden-{points[1].position}.npy"
     if change == "fewer rows":
@@ -162,6 +162,6 @@ def test_values_that_do_not_fit_are_collected_again(
         content = file.read_bytes()
         file.unlink()
         file.write_bytes(content[: len(content) // 2])
-    found = collect(base, points, scores, samples, tmp_path)
+    found = collect(base, points, scores, [samples], tmp_path)
     np.testing.assert_array_equal(found.hidden[1], hidden)
     np.testing.assert_array_equal(found.teacher, teacher)

@@ -49,6 +49,19 @@ def test_moved_and_dimmed_copies_are_of_one_source_and_other_pictures_of_others(
     assert all(len(side) == 1 for side in sides(pictured, numbers))
 
 
+def test_pictures_with_their_channels_last_are_of_the_same_sources() -> None:
+    images, _ = copies(pictures(60))
+    colours = np.concatenate([images, images * np.float32(0.5), images * np.float32(0.2)], 1)
+    turned = np.ascontiguousarray(np.moveaxis(colours, 1, -1))
+    assert np.allclose(marks({"image": turned}), marks({"image": colours}))
+    assert np.array_equal(Sources().of({"image": turned}), Sources().of({"image": colours}))
+    outliers = make_outliers(Samples({"image": turned}), 0)
+    expected = make_outliers(Samples({"image": colours}), 0)
+    made, meant = outliers.samples.inputs["image"], expected.samples.inputs["image"]
+    assert made.shape[1:] == turned.shape[1:]
+    assert np.array_equal(np.moveaxis(made, -1, 1), meant)
+
+
 def test_rows_that_are_no_images_are_of_one_source_where_they_are_equal() -> None:
     rows = {"tokens": np.array([[1, 2], [3, 4], [1, 2]]), "weight": np.array([0.5, 0.5, 0.5])}
     assert Sources().of(rows).tolist() == [0, 1, 0]

@@ -16,10 +16,10 @@ from brisk.exits.base_model import BaseModel, run_in_batches
 from brisk.exits.cascade import Cascade
 from brisk.exits.guarantee.calibration import Scored, in_order
 from brisk.exits.heads.distance_gate import summary
-from brisk.exits.heads.exit_head import ExitHead, GatedHead, Predicted, decided
+from brisk.exits.heads.exit_head import ExitHead, Predicted, decided
 from brisk.exits.heads.exit_model import given
 from brisk.exits.learning.exporting import network_of
-from brisk.exits.learning.predictor import features_of, last_layer
+from brisk.exits.learning.predictor import features_of, predict_features
 from brisk.exits.model_graph import ExitPoint
 
 
@@ -95,13 +95,8 @@ def read_points(cascade: Cascade) -> list[ExitPoint]:
 def predicted(network: ExitHead, index: int, material: Material) -> Predicted:
     """Return the rows as predictor and gate of exit ``index`` see them; the gate may lack its
     limit."""
-    with torch.no_grad():
-        features = material.features[index]
-        logits = features if network.is_whole else last_layer(network.predictor)(features)
-        distances = torch.zeros(len(logits))
-        if isinstance(network, GatedHead):
-            distances = network.gate.distance(material.summaries[index], logits.argmax(1))
-    return Predicted(logits, distances, material.teacher.argmax(1))
+    features, summaries = material.features[index], material.summaries[index]
+    return predict_features(network, features, summaries, material.teacher.argmax(1))
 
 
 def look_at(networks: Sequence[ExitHead], material: Material) -> Scored:

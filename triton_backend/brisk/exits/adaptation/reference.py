@@ -5,6 +5,7 @@ It holds inputs of the training data, which may be private: the file is readable
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import numpy as np
 
 from brisk.exits.data.samples import Division, Samples
 from brisk.exits.files.container import DamagedFileError, read_container, write_container
-from brisk.exits.sources import marks
+from brisk.exits.sources import BLOCK_ROWS, marks
 
 MODE = 0o600
 MOST_ROWS = 600
@@ -58,12 +59,15 @@ def write_reference(
         for name, array in rows.inputs.items()
     }
     trained = np.concatenate([division.fit, division.select, division.tune])
-    learned = marks(samples.take(trained).inputs)
-    if more is not None:
-        learned = np.concatenate([learned, marks(more.take(division.more).inputs)])
-    tensors[LEARNED] = learned
+    parts = [*_marks(samples, trained), *([] if more is None else _marks(more, division.more))]
+    learned = tensors[LEARNED] = np.concatenate(parts)
     write_container(path, {"model_digest": model_digest}, tensors, MODE)
     return ReferenceData(model_digest, fit, select, held_out, learned)
+
+
+def _marks(samples: Samples, rows: np.ndarray) -> Iterator[np.ndarray]:
+    for start in range(0, len(rows), BLOCK_ROWS):
+        yield marks(samples.take(rows[start : start + BLOCK_ROWS]).inputs)
 
 
 def read_reference(path: Path, model_digest: str) -> ReferenceData:
@@ -85,4 +89,6 @@ def read_reference(path: Path, model_digest: str) -> ReferenceData:
     if learned is None or not all(parts.values()):
         raise DamagedFileError("it lacks samples")
     fit, select, held_out = map(Samples, parts.values())
+    if learned.shape[1:] != marks(fit.take(slice(0, 1)).inputs).shape[1:]:
+        raise DamagedFileError("its marks of rows are of another release; train again")
     return ReferenceData(model_digest, fit, select, held_out, learned)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
@@ -28,9 +30,22 @@ class Collected:
     """The outputs of the base model for all rows."""
 
     hidden: tuple[np.ndarray, ...]
-    """The hidden output at each point, float32 [rows, ...], mapped from a file."""
+    """The hidden output at each point, or its features if they were reduced, float32 [rows, ...],
+    mapped from a file."""
     teacher: np.ndarray
     """The distribution over the classes, float32 [rows, classes]."""
+    summaries: tuple[np.ndarray | None, ...]
+    """The summaries of hidden outputs that were reduced, like ``hidden``; None of the others."""
+    firsts: tuple[np.ndarray, ...]
+    """The hidden output of the first row at each point, never reduced, float32 [1, ...]."""
+
+
+Reduce = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+"""A function from hidden outputs to features and a summary of them, float32 [rows, numbers] each,
+which are stored in their place."""
+
+BATCH_BYTES = 64 << 20
+"""The most bytes of hidden outputs that are in memory at a time, if several rows are run."""
 
 
 def bind_rows(samples: Samples) -> dict[str, np.ndarray]:
@@ -42,38 +57,42 @@ def collect(
     base: BaseModel,
     points: Sequence[ExitPoint],
     scores: Scores,
-    samples: Samples,
+    parts: Sequence[Samples],
     folder: Path,
     advance: Callable[[int], None] = lambda rows: None,
+    reductions: Mapping[str, Reduce | None] = MappingProxyType({}),
 ) -> Collected:
-    """Run all samples, writing the values at ``points`` into ``folder``.
+    """Run the samples of all ``parts``, writing the values at ``points`` into ``folder``.
 
     Files of a complete earlier call are read again if they fit. ``advance`` is called with the
-    rows done.
+    rows done. ``reductions``: by the names of points' values.
     """
-    files = [folder / f"hidden-{point.position}.npy" for point in points]
+    files = _files(folder, points, reductions)
     teacher_file = folder / "teacher.npy"
-    of_points, of_classes = run_base(base, points, scores, bind_rows(samples.take(slice(1))))
-    shapes = [(len(samples), *one.shape[1:]) for one in (*of_points, of_classes)]
-    earlier = _earlier(files, teacher_file, shapes)
-    if earlier is not None:
-        advance(len(samples))
-        return earlier
+    count = sum(map(len, parts))
+    firsts, of_classes = run_base(base, points, scores, bind_rows(parts[0].take(slice(1))))
+    stored = _reduced(firsts, points, reductions)
+    shapes = [(count, *one.shape[1:]) for one in (*stored, of_classes)]
+    if _are_there((*files, teacher_file), shapes):
+        advance(count)
+        return _read(folder, points, reductions, firsts)
     # It says that all are complete, which are soon at their full size, of zeros.
     teacher_file.unlink(missing_ok=True)
     writers: list[np.memmap] = []
-    teacher = np.empty((len(samples), scores.classes), np.float32)
+    teacher = np.empty((count, scores.classes), np.float32)
     start = 0
-    for hidden, distribution in run_in_batches(base, points, scores, samples.inputs):
+    most_rows = max(1, BATCH_BYTES // max(1, sum(first.nbytes for first in firsts)))
+    batches = (run_in_batches(base, points, scores, part.inputs, most_rows) for part in parts)
+    for hidden, distribution in itertools.chain.from_iterable(batches):
         if not writers:
             writers = [
                 np.lib.format.open_memmap(  # type: ignore[no-untyped-call]  # numpy
-                    file, "w+", np.float32, (len(samples), *value.shape[1:])
+                    file, "w+", np.float32, shape
                 )
-                for file, value in zip(files, hidden, strict=True)
+                for file, shape in zip(files, shapes, strict=False)
             ]
         rows = slice(start, start + len(distribution))
-        for writer, value in zip(writers, hidden, strict=True):
+        for writer, value in zip(writers, _reduced(hidden, points, reductions), strict=True):
             writer[rows] = value
         teacher[rows] = distribution
         start += len(distribution)
@@ -84,23 +103,72 @@ def collect(
     unfinished = teacher_file.with_suffix(".unfinished.npy")
     np.save(unfinished, teacher)
     unfinished.replace(teacher_file)
-    mapped = tuple(np.load(file, mmap_mode="r") for file in files)
-    return Collected(mapped, np.load(teacher_file))
+    return _read(folder, points, reductions, firsts)
 
 
-def _earlier(
-    files: Sequence[Path], teacher_file: Path, shapes: Sequence[tuple[int, ...]]
-) -> Collected | None:
-    """Return what is in the files; None if one is missing, damaged, or not float32 of the
-    ``shapes``, of which the teacher's is last."""
+def hidden_file(folder: Path, position: int) -> Path:
+    """Return the file of a point's hidden outputs, or of their features."""
+    return folder / f"hidden-{position}.npy"
+
+
+def summary_file(folder: Path, position: int) -> Path:
+    """Return the file of the summaries of a point's hidden outputs, if these are reduced."""
+    return folder / f"summary-{position}.npy"
+
+
+def _files(
+    folder: Path, points: Sequence[ExitPoint], reductions: Mapping[str, Reduce | None]
+) -> list[Path]:
+    files = []
+    for point in points:
+        files.append(hidden_file(folder, point.position))
+        if reductions.get(point.value):
+            files.append(summary_file(folder, point.position))
+    return files
+
+
+def _reduced(
+    hidden: Sequence[np.ndarray],
+    points: Sequence[ExitPoint],
+    reductions: Mapping[str, Reduce | None],
+) -> list[np.ndarray]:
+    """Return what is stored of hidden outputs, in the order of ``_files``."""
+    stored: list[np.ndarray] = []
+    for value, point in zip(hidden, points, strict=True):
+        reduce = reductions.get(point.value)
+        stored += [value] if reduce is None else reduce(value)
+    return stored
+
+
+def _are_there(files: Sequence[Path], shapes: Sequence[tuple[int, ...]]) -> bool:
+    """Whether the files are there, and float32 of ``shapes``."""
     try:
-        hidden = tuple(np.load(file, mmap_mode="r") for file in files)
-        teacher = np.load(teacher_file)
+        found = [np.load(file, mmap_mode="r") for file in files]
     except (OSError, EOFError, ValueError):
-        return None
-    found = [(each.dtype, each.shape) for each in (*hidden, teacher)]
+        return False
     expected = [(np.dtype(np.float32), shape) for shape in shapes]
-    return Collected(hidden, teacher) if found == expected else None
+    return [(each.dtype, each.shape) for each in found] == expected
+
+
+def _read(
+    folder: Path,
+    points: Sequence[ExitPoint],
+    reductions: Mapping[str, Reduce | None],
+    firsts: Sequence[np.ndarray],
+) -> Collected:
+    def mapped(file: Path) -> np.ndarray:
+        array: np.ndarray = np.load(file, mmap_mode="r")
+        return array
+
+    return Collected(
+        tuple(mapped(hidden_file(folder, point.position)) for point in points),
+        np.load(folder / "teacher.npy"),
+        tuple(
+            mapped(summary_file(folder, point.position)) if reductions.get(point.value) else None
+            for point in points
+        ),
+        tuple(map(np.array, firsts)),
+    )
 
 
 def with_rows(

@@ -5,10 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
+from brisk.exits.data.rows import Rows
 from brisk.exits.data.samples import Samples
+from brisk.exits.sources import with_sides_last
 
 Maker = Callable[[np.ndarray, np.random.Generator], np.ndarray]
 """A function that makes from real rows as many outliers of the same shape."""
@@ -120,13 +123,14 @@ def make_outliers(
     sources: np.ndarray | None = None,
     *,
     of_a_kind: int | None = None,
+    folder: Path | None = None,
 ) -> Outliers:
     """Return outliers of every kind in equal parts.
 
     ``sources``: each sample's, int64 [rows]; None: every row is its own. ``of_a_kind``: the rows
-    of each kind; None: by the number of samples. Only floating-point
-    inputs are changed; a model without any has no outliers. Blends of samples are the selector's:
-    they are out of distribution, not meaningless.
+    of each kind; None: by the number of samples. ``folder``: where they are kept if they take much
+    memory (``Rows``). Only floating-point inputs are changed; a model without any has no outliers.
+    Blends of samples are the selector's: they are out of distribution, not meaningless.
     """
     random = np.random.default_rng(seed)
     if not any(array.dtype.kind == "f" for array in samples.inputs.values()):
@@ -134,7 +138,7 @@ def make_outliers(
         return Outliers(samples.take(slice(0, 0)), nothing, nothing)
     uses = (np.arange(len(samples)) if sources is None else sources) % 3
     each = of_a_kind or min(MOST_OF_A_KIND, max(ROWS_OF_A_KIND, len(samples) // len(MAKERS)))
-    parts: dict[str, list[np.ndarray]] = {name: [] for name in samples.inputs}
+    made = {name: Rows(folder) for name in samples.inputs}
     chosen_uses: list[np.ndarray] = []
     kinds: list[int] = []
     for kind, maker in enumerate(MAKERS):
@@ -148,7 +152,9 @@ def make_outliers(
         for name, array in samples.inputs.items():
             part = array[rows]
             if part.dtype.kind == "f":
-                part = maker(part, random).astype(array.dtype)
-            parts[name].append(part)
-    inputs = {name: np.concatenate(arrays) for name, arrays in parts.items()}
+                turned = with_sides_last(part)
+                outliers = maker(turned, random).astype(array.dtype)
+                part = outliers if turned.shape == part.shape else np.moveaxis(outliers, 1, -1)
+            made[name].append(part)
+    inputs = {name: every.joined() for name, every in made.items()}
     return Outliers(Samples(inputs), np.array(kinds, np.int64), np.concatenate(chosen_uses))

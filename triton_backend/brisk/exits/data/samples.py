@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from brisk.errors import InvalidRequestError
+from brisk.exits.data.rows import Rows
 from brisk.exits.sources import Sources, marks
 
 
@@ -63,24 +65,26 @@ class SampleGroups:
     """The indices of each group's rows among all rows, int64 [rows]."""
 
     @classmethod
-    def of(cls, parts: Sequence[Samples]) -> SampleGroups:
-        """Group the rows of ``parts``, which are numbered in order. Labels are left out."""
-        alike: dict[tuple[tuple[str, tuple[int, ...]], ...], list[int]] = {}
-        for number, part in enumerate(parts):
-            shapes = ((name, array.shape[1:]) for name, array in sorted(part.inputs.items()))
-            alike.setdefault(tuple(shapes), []).append(number)
-        starts = np.cumsum([0, *map(len, parts)])
-        groups, places = [], []
-        for numbers in alike.values():
-            inputs = [parts[number].inputs for number in numbers]
-            rows = [np.arange(starts[number], starts[number + 1]) for number in numbers]
-            places.append(np.concatenate(rows))
-            groups.append(
-                Samples(
-                    {name: np.concatenate([one[name] for one in inputs]) for name in inputs[0]}
-                )
-            )
-        return cls(tuple(groups), tuple(places))
+    def of(cls, parts: Iterable[Samples], folder: Path | None = None) -> SampleGroups:
+        """Group the rows of ``parts``, which are numbered in order. Labels are left out.
+
+        ``folder``: where rows that take much memory are kept instead (``Rows``); OSError is raised
+        if they cannot be."""
+        alike: dict[tuple[tuple[str, tuple[int, ...]], ...], dict[str, Rows]] = {}
+        places: dict[tuple[tuple[str, tuple[int, ...]], ...], list[np.ndarray]] = {}
+        count = 0
+        for part in parts:
+            shapes = tuple((name, array.shape[1:]) for name, array in sorted(part.inputs.items()))
+            group = alike.setdefault(shapes, {name: Rows(folder) for name in part.inputs})
+            for name, array in part.inputs.items():
+                group[name].append(array)
+            places.setdefault(shapes, []).append(np.arange(count, count + len(part)))
+            count += len(part)
+        groups = (
+            Samples({name: rows.joined() for name, rows in group.items()})
+            for group in alike.values()
+        )
+        return cls(tuple(groups), tuple(map(np.concatenate, places.values())))
 
     def __len__(self) -> int:
         return sum(map(len, self.groups))

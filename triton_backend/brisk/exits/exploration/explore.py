@@ -16,6 +16,7 @@ from brisk.exits.base_model import BaseModel, load_graph, taps_of, values_at
 from brisk.exits.cascade import INT8, Cascade, answer_form
 from brisk.exits.cascade_file import unchanged
 from brisk.exits.data.collecting import (
+    Reduce,
     bind_rows,
     check_classes,
     check_rows,
@@ -36,6 +37,7 @@ from brisk.exits.exploration.measuring import (
 from brisk.exits.exploration.selection import Chosen, decide, winner
 from brisk.exits.exploration.settings import ExplorationSettings, Progress, TooLargeError
 from brisk.exits.exploration.shortlist import CandidateCascade
+from brisk.exits.exploration.stored import REDUCED, with_room
 from brisk.exits.exploration.study import ExploredData, ExploredModel, Inputs, Studied, study
 from brisk.exits.exploration.trial import METHOD, Trial, run_trials
 from brisk.exits.files.learning_record import WayTried
@@ -117,12 +119,14 @@ def _explored(
     scores = settled_scores(model.base, model.scores, samples)
     model = dataclasses.replace(model, scores=scores)
 
-    every, fit_rows = _write_rows(folder, samples, more_to_fit, division, settings.seed)
-    progress.stage("running the base model", len(every))
-    collected = collect(model.base, model.points, scores, every, folder, progress.advance)
+    parts, fit_rows = _write_rows(folder, samples, more_to_fit, division, settings.seed)
+    progress.stage("running the base model", sum(map(len, parts)))
+    collected = collect(
+        *(model.base, model.points, scores, parts, folder), progress.advance, model.reductions
+    )
     answers = collected.teacher[: len(samples)]
     check_classes(answers, scores, model.graph.name)
-    data = ExploredData(samples, every, collected, division, folder)
+    data = ExploredData(samples, parts[-1], collected, division, folder)
     trials, absence = _worthwhile(model, data, profile, settings, fit_rows)
     progress.stage("training caches", len(trials))
     run_trials(trials, settings.jobs, progress.advance)
@@ -167,30 +171,35 @@ def _open_model(
     whole = load_graph(graph, threads)
     base = load_graph(graph, threads, taps_of(points, scores, graph))
     points = with_rows(base, points, samples)
+    reductions: dict[str, Reduce | None] = {}
     if settings.hidden_bytes is not None:
-        points = _with_room(base, points, samples, settings.hidden_bytes)
+        reductions = _reductions(base, points, scores, samples, settings)
+        points = tuple(point for point in points if point.value in reductions)
     cut = load_graph(graph, threads, [point.value for point in points])
-    return ExploredModel(graph, digest, scores, boundaries, points, whole, base, cut)
+    return ExploredModel(graph, digest, scores, boundaries, points, whole, base, cut, reductions)
 
 
-def _with_room(
-    base: BaseModel, points: Sequence[ExitPoint], samples: Samples, most_bytes: int
-) -> tuple[ExitPoint, ...]:
-    """Return those of ``points``, in order, whose hidden values of all rows together fit into
-    ``most_bytes``, preferring small ones. Raises TooLargeError if none fits."""
+def _reductions(
+    base: BaseModel,
+    points: Sequence[ExitPoint],
+    scores: Scores,
+    samples: Samples,
+    settings: ExplorationSettings,
+) -> dict[str, Reduce | None]:
+    """Return those of ``points`` whose hidden values of all rows can be stored in the room that
+    the settings leave them (``with_room``). Raises TooLargeError if none can."""
+    most_bytes = settings.hidden_bytes or 0
     values = values_at(base, points, bind_rows(samples.take(slice(0, 1))))
+    values = {point.value: values[point.value] for point in points}
     rows = len(samples) + len(MAKERS) * ROWS_OF_A_KIND
-    left, kept = most_bytes // rows, []
-    for point in sorted(points, key=lambda each: values[each.value].nbytes):
-        left -= values[point.value].nbytes
-        kept += [point] if left >= 0 else []
+    kept = with_room(values, scores.classes, settings.variants, most_bytes // rows)
     if not kept:
-        least = min(values[point.value].nbytes for point in points)
+        least = min(value.nbytes for value in values.values())
         raise TooLargeError(
             f"model '{base.graph.name}' has hidden values of {least >> 10} KiB and more: those of "
             f"{rows} rows take more than {most_bytes >> 20} MiB"
         )
-    return tuple(point for point in points if point in kept)
+    return kept
 
 
 def _choose(studied: Studied, whole: BaseModel, inputs: Sequence[Inputs]) -> Chosen | str:
@@ -228,27 +237,26 @@ def _verified(
 
 def _write_rows(
     folder: Path, samples: Samples, more: Samples | None, division: Division, seed: int
-) -> tuple[Samples, int]:
+) -> tuple[list[Samples], int]:
     """Write the use of each row for the trials. Return all rows to run (the samples, more to fit
     on, outliers), and how many of them fit predictors."""
     if more is None or not len(division.more):
-        outliers = make_outliers(samples.take(division.select), seed)
+        outliers = make_outliers(samples.take(division.select), seed, folder=folder)
     else:
-        outliers = make_outliers(more.take(division.more), seed, division.more_sources)
+        made_of, sources = more.take(division.more), division.more_sources
+        outliers = make_outliers(made_of, seed, sources, folder=folder)
     parts = [samples, *([more] if more is not None else []), outliers.samples]
-    every = Samples(
-        {name: np.concatenate([part.inputs[name] for part in parts]) for name in samples.inputs}
-    )
+    count = sum(map(len, parts))
     fit = np.concatenate([division.fit, len(samples) + division.more])
     np.savez(
         folder / "rows.npz",
         fit=fit,
         select=division.select,
-        outliers=np.arange(len(every) - len(outliers), len(every)),
+        outliers=np.arange(count - len(outliers), count),
         kinds=outliers.kinds,
         meant=outliers.uses,
     )
-    return every, len(fit)
+    return parts, len(fit)
 
 
 def _worthwhile(
@@ -270,11 +278,14 @@ def _worthwhile(
     trials = []
     too_large = too_slow = 0
     for index, point in enumerate(model.points):
-        hidden = np.array(data.collected.hidden[index][:1])
+        hidden = data.collected.firsts[index]
         shape = tuple(hidden.shape[1:])
+        is_reduced = data.collected.summaries[index] is not None
         left_s = profile.cut_s - profile.reach_s[point.position]
         for number, name in enumerate(settings.variants):
             if name == INT8 or not variant(name).applies(shape):
+                continue
+            if is_reduced and name != REDUCED:
                 continue
             network = empty_head(name, shape, model.scores.classes)
             if weights_bytes(network) > budget:
@@ -291,6 +302,7 @@ def _worthwhile(
                         predictor=predictor,
                         selector=settings.selector,
                         seed=seed,
+                        reduced_from=shape if is_reduced else None,
                     )
                 )
     absence = (

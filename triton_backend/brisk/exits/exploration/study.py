@@ -11,7 +11,7 @@ import numpy as np
 
 from brisk.exits.base_model import BaseModel, load_graph
 from brisk.exits.cascade import WHOLE_MODELS, Cascade, Exit, Expected, Level, answer_form
-from brisk.exits.data.collecting import Collected, bind_rows
+from brisk.exits.data.collecting import Collected, Reduce, bind_rows
 from brisk.exits.data.outliers import FOR_FLOOR
 from brisk.exits.data.samples import Division, Samples
 from brisk.exits.exploration.composition import CompositionProblem, Tried, composition_problem
@@ -36,6 +36,7 @@ from brisk.exits.exploration.whole_models import (
     try_whole,
 )
 from brisk.exits.guarantee.calibration import CascadeCount, ExitCount
+from brisk.exits.learning.quantising import CALIBRATED_ROWS
 from brisk.exits.model_graph import ExitPoint, ModelGraph, readable
 from brisk.exits.scores import Scores
 
@@ -60,6 +61,9 @@ class ExploredModel:
     """The model with stops at the points and the scores."""
     cut: BaseModel
     """The model with stops at the points."""
+    reductions: Mapping[str, Reduce | None]
+    """The points whose hidden outputs are not stored, by the names of their values
+    (``with_room``)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,16 +71,16 @@ class ExploredData:
     """The samples, their uses, and the base model's outputs for them."""
 
     samples: Samples
-    every: Samples
-    """All rows that were run, the samples first."""
+    outliers: Samples
     collected: Collected
-    """The hidden outputs and answers of ``every``."""
+    """The hidden outputs and answers of all rows that were run, the samples first, the outliers
+    last."""
     division: Division
     folder: Path
 
     @property
     def rows_file(self) -> Path:
-        """The file with the use of each row of ``every``."""
+        """The file with the use of each row that was run."""
         return self.folder / "rows.npz"
 
     @property
@@ -265,7 +269,7 @@ def _try_whole_models(
     """
     if readable(model.graph) is None:
         return []
-    fit = data.samples.take(data.division.fit)
+    fit = data.samples.take(data.division.fit[:CALIBRATED_ROWS])
     found, _ = approximate_models(model.graph, model.scores, fit, settings, data.folder)
     if not found:
         return []
@@ -274,7 +278,8 @@ def _try_whole_models(
         some = slice(None, None, -(-int(is_for_floor.sum()) // OUTLIERS) or 1)  # of every kind
         chosen, kinds = rows["outliers"][is_for_floor][some], rows["kinds"][is_for_floor][some]
     classes = data.collected.teacher.argmax(1)
-    outliers = LabelledOutliers(data.every.take(chosen), kinds, classes[chosen])
+    taken = data.outliers.take(chosen - (len(classes) - len(data.outliers)))
+    outliers = LabelledOutliers(taken, kinds, classes[chosen])
     return [
         tried
         for approximate in found

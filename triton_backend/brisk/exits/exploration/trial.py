@@ -13,15 +13,16 @@ import numpy as np
 import torch
 from torch import nn
 
-from brisk.exits.data.collecting import Collected
+from brisk.exits.data.collecting import Collected, hidden_file, summary_file
 from brisk.exits.data.outliers import FOR_FLOOR, FOR_PREDICTOR, FOR_SELECTOR
 from brisk.exits.data.samples import Division
 from brisk.exits.exploration.composition import Tried
 from brisk.exits.exploration.measuring import Between, evaluation_seconds
 from brisk.exits.exploration.settings import Progress
+from brisk.exits.exploration.stored import StoredRows, read_rows
 from brisk.exits.files.container import DamagedFileError, read_container, write_container
 from brisk.exits.guarantee.calibration import Scored
-from brisk.exits.heads.distance_gate import DistanceGate, summary
+from brisk.exits.heads.distance_gate import DistanceGate
 from brisk.exits.heads.exit_head import (
     ExitHead,
     GatedMarginHead,
@@ -35,12 +36,11 @@ from brisk.exits.heads.exit_head import (
     predict,
     weights_of,
 )
-from brisk.exits.heads.exit_model import AnswerForm, ExitModel, Judge
+from brisk.exits.heads.exit_model import AnswerForm, ExitModel, Judge, Shape
 from brisk.exits.heads.predictors import settled, variant
 from brisk.exits.learning.exporting import export_head
 from brisk.exits.learning.predictor import (
     PredictorSettings,
-    features_of,
     fit_last_layer,
     last_layer,
     train_predictor,
@@ -53,11 +53,9 @@ from brisk.exits.learning.selection import (
 from brisk.exits.model_graph import ExitPoint
 from brisk.os_priority import TRAINING, lower_thread
 
-METHOD = 6
+METHOD = 7
 """The version of the training itself, which a trial's settings do not contain. Files of another
 version are trained again."""
-
-READ_ROWS = 256
 
 GATE_ROWS = 4096
 """The most rows that the gate is fitted to."""
@@ -67,7 +65,9 @@ GATE_ROWS = 4096
 class Trial:
     """A variant to train from files, so that any process can do it.
 
-    ``folder`` holds ``hidden-<position>.npy``, ``teacher.npy`` and ``rows.npz`` (see ``explore``).
+    ``folder`` holds what ``collect`` has written, and ``rows.npz`` (see ``explore``).
+    ``reduced_from``: the shape of the hidden outputs, if only what the variant reads of them is
+    stored; None: they are.
     """
 
     folder: Path
@@ -76,6 +76,7 @@ class Trial:
     predictor: PredictorSettings
     selector: SelectorSettings
     seed: int
+    reduced_from: Shape | None = None
 
     @property
     def file(self) -> Path:
@@ -116,24 +117,30 @@ def run_trial(trial: Trial) -> Path:
 
 
 def _train(trial: Trial) -> ExitHead:
-    hidden = np.load(trial.folder / f"hidden-{trial.position}.npy", mmap_mode="r")
+    hidden = np.load(hidden_file(trial.folder, trial.position), mmap_mode="r")
+    summaries, shape = None, trial.reduced_from
+    if shape is None:
+        shape = tuple(hidden.shape[1:])
+    else:
+        summaries = np.load(summary_file(trial.folder, trial.position), mmap_mode="r")
     teacher = np.load(trial.folder / "teacher.npy")
     with np.load(trial.folder / "rows.npz") as rows:
         fit, select = rows["fit"], rows["select"]
         outliers, kinds, uses = rows["outliers"], rows["kinds"], rows["meant"]
     classes = teacher.shape[1]
-    fit_hidden = tensor_of(hidden, fit)
+    fitting = read_rows(hidden, summaries, fit)
     distribution = torch.tensor(teacher[fit])
-    network = variant(trial.variant).build(tuple(hidden.shape[1:]), classes)
-    exposed = tensor_of(hidden, outliers[uses == FOR_PREDICTOR])
-    _fit(network, fit_hidden, distribution, exposed, trial)
-    gate = DistanceGate(summary(fit_hidden[:1]).shape[1], classes)
+    network = variant(trial.variant).build(shape, classes)
+    exposed = read_rows(hidden, summaries, outliers[uses == FOR_PREDICTOR])
+    _fit(network, fitting, distribution, exposed, trial)
+    summary = fitting.summary(GATE_ROWS)
+    gate = DistanceGate(summary.shape[1], classes)
     # Both draw random numbers: another order of the two would be another METHOD.
     head = SelectedHead(settled(network), Selector(classes), gate)
-    gate.fit(summary(fit_hidden[:GATE_ROWS]), distribution[:GATE_ROWS].argmax(1))
+    gate.fit(summary, distribution[:GATE_ROWS].argmax(1))
 
     def predicted(rows: np.ndarray, labels: np.ndarray) -> Predicted:
-        return predict(head, tensor_of(hidden, rows), torch.from_numpy(labels))
+        return read_rows(hidden, summaries, rows).predicted(head, labels)
 
     for_selector = outliers[uses == FOR_SELECTOR]
     return fit_selection(
@@ -149,9 +156,9 @@ def _train(trial: Trial) -> ExitHead:
 
 def _fit(
     network: nn.Module,
-    hidden: torch.Tensor,
+    rows: StoredRows,
     teacher: torch.Tensor,
-    outliers: torch.Tensor,
+    outliers: StoredRows,
     trial: Trial,
 ) -> None:
     """Fit the predictor; features in front of its last layer are computed once if only that has
@@ -160,20 +167,11 @@ def _fit(
     parameters = sum(parameter.numel() for parameter in network.parameters())
     if parameters > sum(parameter.numel() for parameter in last.parameters()):
         settings, labels = trial.predictor, teacher.argmax(1)
-        return train_predictor(network, hidden, teacher, labels, outliers, settings, trial.seed)
+        hidden, exposed = rows.values, outliers.values
+        return train_predictor(network, hidden, teacher, labels, exposed, settings, trial.seed)
     with torch.no_grad():
-        features, exposed = features_of(network, hidden), features_of(network, outliers)
+        features, exposed = rows.features(network), outliers.features(network)
     return fit_last_layer(last, features, teacher, exposed, trial.predictor, trial.seed)
-
-
-def tensor_of(hidden: np.ndarray, rows: np.ndarray) -> torch.Tensor:
-    """Return rows of a mapped file as a tensor of its own."""
-    order = np.argsort(rows)
-    picked = np.empty((len(rows), *hidden.shape[1:]), hidden.dtype)
-    for start in range(0, len(rows), READ_ROWS):
-        places = order[start : start + READ_ROWS]
-        picked[places] = hidden[rows[places]]
-    return torch.from_numpy(picked)
 
 
 def evaluate(network: ExitHead, hidden: torch.Tensor, answers: np.ndarray) -> Scored:
@@ -222,10 +220,9 @@ def measure_trials(
     places = {point.position: index for index, point in enumerate(points)}
     for position, of_point in itertools.groupby(trials, key=lambda trial: trial.position):
         point = places[position]
-        hidden = collected.hidden[point]
         rows: _PointRows | None = None
         for trial in of_point:
-            rows = rows or _rows_of(hidden, collected.teacher, division, trial.folder)
+            rows = rows or _rows_of(collected, point, division, trial.folder)
             tried += _measured(trial, point, rows, between, judges)
             progress.advance()
     return tried
@@ -235,8 +232,8 @@ def measure_trials(
 class _Rows:
     """Hidden outputs, and the base model's classes of them, or the kinds of outliers."""
 
-    hidden: torch.Tensor
-    labels: torch.Tensor
+    hidden: StoredRows
+    labels: np.ndarray
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -252,20 +249,18 @@ class _PointRows:
     outliers: _Rows
 
 
-def _rows_of(
-    hidden: np.ndarray, teacher: np.ndarray, division: Division, folder: Path
-) -> _PointRows:
-    answers = teacher.argmax(1)
+def _rows_of(collected: Collected, point: int, division: Division, folder: Path) -> _PointRows:
+    answers = collected.teacher.argmax(1)
 
     def labelled(rows: np.ndarray, labels: np.ndarray) -> _Rows:
-        return _Rows(tensor_of(hidden, rows), torch.from_numpy(labels))
+        return _Rows(read_rows(collected.hidden[point], collected.summaries[point], rows), labels)
 
     with np.load(folder / "rows.npz") as rows:
         is_for_floor = rows["meant"] == FOR_FLOOR
         outliers = labelled(rows["outliers"][is_for_floor], rows["kinds"][is_for_floor])
     return _PointRows(
-        first=np.array(hidden[:1]),
-        classes=teacher.shape[1],
+        first=collected.firsts[point],
+        classes=collected.teacher.shape[1],
         tune=labelled(division.tune, answers[division.tune]),
         held_out=labelled(division.calibrate, answers[division.calibrate]),
         select=labelled(division.select, answers[division.select]),
@@ -282,7 +277,7 @@ def _measured(
     assert isinstance(selected, SelectedHead), "as it is trained"
     load_weights(selected, read_container(trial.file).tensors)
     tune, held_out, select, outliers = (
-        predict(selected, part.hidden, part.labels)
+        part.hidden.predicted(selected, part.labels)
         for part in (rows.tune, rows.held_out, rows.select, rows.outliers)
     )
     tried = []

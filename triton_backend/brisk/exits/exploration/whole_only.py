@@ -70,6 +70,9 @@ is served: most of the gain would be gone, and the scores say little about what 
 distribution."""
 
 
+FIT_ROWS = 512
+"""The number of rows by which the model is quantised and its answers recognised as classes."""
+
 TYPICAL_ROWS = 256
 """The number of rows of data whose values say what is typical: texts may have a vector for each
 word."""
@@ -151,10 +154,11 @@ def explore_whole(
 ) -> ExploredWhole:
     """Quantise, find floors and thresholds, prove, and benchmark against the exact model.
 
-    ``tolerance`` None: the answers are classes. ``folder``: for temporary copies of the model;
-    None: the system's. Raises InvalidModelError if the model does not allow it, or the smaller one
-    of the settings cannot answer for it; InvalidRequestError if the samples are too few;
-    ReplacedModelError if the model was replaced meanwhile.
+    ``tolerance`` None: the answers are classes. ``folder``: for temporary copies of the model and
+    rows that take much memory; None: the system's, and no rows. Raises InvalidModelError if the
+    model does not allow it, or the smaller one of the settings cannot answer for it;
+    InvalidRequestError if the samples are too few; ReplacedModelError if the model was replaced
+    meanwhile.
     """
     with unchanged(model_file) as digest:
         progress = progress or Progress()
@@ -182,7 +186,7 @@ def _explored(
     progress.stage("running both models", len(pairs))
     proved: list[tuple[_Pair, Cascade]] = []
     for pair in pairs:
-        cascade = _proved(pair, samples, division, settings, len(pairs), digest)
+        cascade = _proved(pair, samples, division, settings, len(pairs), digest, folder)
         progress.advance()
         if isinstance(cascade, str):
             reasons.append(cascade)
@@ -236,7 +240,7 @@ def _open_pairs(
     bare = load_graph(graph, threads)
     base = load_graph(graph, threads, taps_of((), scores, graph))
     check_batches(base, scores, samples.largest)
-    fit = samples.take(division.fit)
+    fit = samples.take(division.fit[:FIT_ROWS])
     progress.stage("quantising", 1)
     typical = None
     if scores.tolerance is None:
@@ -260,6 +264,7 @@ def _proved(
     settings: ExplorationSettings,
     candidates: int,
     digest: str,
+    folder: Path | None,
 ) -> Cascade | str:
     """Return the cascade that held-out rows prove for the approximate model, or why there is none.
 
@@ -279,7 +284,7 @@ def _proved(
     )
     if scores.tolerance is not None and agrees < settings.accuracy:
         return unproved
-    floor = _floor(pair, without_floor, samples.take(division.select), settings.seed)
+    floor = _floor(pair, without_floor, samples.take(division.select), settings.seed, folder)
     passing = float((tune.scores >= floor).mean())
     if passing < DOUBTED_SHARE:
         return (
@@ -352,13 +357,15 @@ def _as_exit(pair: _Pair, floor: float, row: Samples) -> tuple[Exit, float]:
     return exit_, base_s
 
 
-def _floor(pair: _Pair, without_floor: ExitModel, rows: SampleGroups, seed: int) -> float:
+def _floor(
+    pair: _Pair, without_floor: ExitModel, rows: SampleGroups, seed: int, folder: Path | None
+) -> float:
     """Return the floor by outliers made of ``rows``, of each shape in proportion."""
-    parts = [
-        make_outliers(group, seed, of_a_kind=math.ceil(ROWS_OF_A_KIND * len(group) / len(rows)))
-        for group in rows.groups
-    ]
-    outliers = SampleGroups.of([part.samples for part in parts if len(part)])
+    parts = []
+    for group in rows.groups:
+        count = math.ceil(ROWS_OF_A_KIND * len(group) / len(rows))
+        parts.append(make_outliers(group, seed, of_a_kind=count, folder=folder))
+    outliers = SampleGroups.of((part.samples for part in parts if len(part)), folder)
     if not len(outliers):
         return 0.0
     kinds = np.concatenate([part.kinds for part in parts if len(part)])

@@ -139,6 +139,8 @@ def _pooled(channels: int, sides: tuple[int, ...], size: int) -> tuple[int, int]
     height, width = sides
     if channels * height * width <= size:
         return height, width
+    if width == 1:
+        return max(1, size // channels), 1
     share = math.sqrt(size / (channels * height * width))
     return max(1, int(height * share)), max(1, min(width, int(width * share)))
 

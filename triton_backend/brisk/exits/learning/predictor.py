@@ -13,6 +13,8 @@ from torch import nn
 from torch.nn import functional
 from torch.optim.adamw import adamw
 
+from brisk.exits.heads.exit_head import ExitHead, GatedHead, Predicted
+
 
 @dataclass(frozen=True, slots=True)
 class PredictorSettings:
@@ -178,6 +180,19 @@ def features_of(predictor: nn.Module, hidden: torch.Tensor) -> torch.Tensor:
         return hidden
     result: torch.Tensor = predictor[:-1](hidden)
     return result
+
+
+@torch.no_grad()
+def predict_features(
+    head: ExitHead, features: torch.Tensor, summaries: torch.Tensor, classes: torch.Tensor
+) -> Predicted:
+    """Return rows as predictor and gate see them, from the inputs of the predictor's last layer
+    and the gate's summaries; the gate may lack its limit."""
+    logits = features if head.is_whole else last_layer(head.predictor)(features)
+    distances = torch.zeros(len(logits))
+    if isinstance(head, GatedHead):
+        distances = head.gate.distance(summaries, logits.argmax(1))
+    return Predicted(logits, distances, classes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -19,7 +19,7 @@ import argparse
 import dataclasses
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -167,7 +167,20 @@ def learn(model: Path, record: LearningRecord, threads: int) -> LearningRecord:
         graph = read_graph(model)
     except BriskError as error:
         return dataclasses.replace(record, stage=Stage.UNFIT, wanted=0, reason=_brief(error))
-    samples = read_samples(graph)
+    folder = private_folder(model) / "training"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(mode=0o700)
+    try:
+        return _learned(graph, record, folder, threads)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _learned(
+    graph: ModelGraph, record: LearningRecord, folder: Path, threads: int
+) -> LearningRecord:
+    model = graph.path
+    samples = read_samples(graph, folder)
     rows = 0 if samples is None else len(samples)
     tried = dataclasses.replace(record, samples=rows, tries=record.tries + 1, reason="")
     write_record(model, dataclasses.replace(tried, stage=Stage.LEARNING))
@@ -178,9 +191,6 @@ def learn(model: Path, record: LearningRecord, threads: int) -> LearningRecord:
         refused = dataclasses.replace(tried, stage=Stage.SERVED, wanted=0)
     if samples is None:
         return dataclasses.replace(refused, reason="there are no samples that can be read")
-    folder = private_folder(model) / "training"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(mode=0o700)
     try:
         return _explored(graph, samples, folder, threads, tried, refused)
     except ReplacedModelError as error:
@@ -190,8 +200,6 @@ def learn(model: Path, record: LearningRecord, threads: int) -> LearningRecord:
         return dataclasses.replace(refused, reason=_brief(error))
     except BriskError as error:
         return dataclasses.replace(refused, stage=Stage.UNFIT, wanted=0, reason=_brief(error))
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _explored(
@@ -268,13 +276,17 @@ def _search(
     return explore_whole(graph.path, samples, kept_to, settings, folder=folder)
 
 
-def read_samples(graph: ModelGraph) -> SampleGroups | None:
+def read_samples(graph: ModelGraph, folder: Path) -> SampleGroups | None:
     """Return all stored samples that fit the model, the oldest first; None if there are none.
 
     Rows with NaN or infinite values are left out: they teach nothing, and are never answered
-    early.
+    early. ``folder``: see ``SampleGroups.of``. Raises OSError.
     """
-    parts: list[Samples] = []
+    samples = SampleGroups.of(_fitting_samples(graph), folder)
+    return samples if len(samples) else None
+
+
+def _fitting_samples(graph: ModelGraph) -> Iterator[Samples]:
     for file in sorted(samples_folder(graph.path).glob("*.npz")):
         try:
             groups = read_samples_file(file)
@@ -282,8 +294,7 @@ def read_samples(graph: ModelGraph) -> SampleGroups | None:
             LOGGER.warning(f"samples '{file}' are left out: {error}")
             continue
         fitting = (Samples(inputs).finite() for inputs in groups if _is_fit(inputs, graph))
-        parts += [part for part in fitting if len(part)]
-    return SampleGroups.of(parts) if parts else None
+        yield from (part for part in fitting if len(part))
 
 
 def _is_fit(inputs: Mapping[str, np.ndarray], graph: ModelGraph) -> bool:
