@@ -16,7 +16,6 @@ from brisk.exits.files.sample_files import read_samples_file
 from brisk.exits.files.versions import samples_folder
 from brisk.runtime.early_exit import sampling
 from brisk.runtime.early_exit.sampling import (
-    BYTES_PER_FILE,
     BYTES_PER_S,
     COLLECTED_EVERY_S,
     MOST_WAITING,
@@ -93,25 +92,33 @@ def test_of_a_model_that_is_to_have_caches_a_run_is_kept_now_and_then(tmp_path: 
     assert file.exists()
 
 
-def test_large_inputs_are_kept_less_often_and_written_before_there_are_many(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("has_caches", [True, False])
+def test_large_inputs_are_kept_less_often(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_caches: bool
 ) -> None:
-    """Compressing them takes time, and what waits takes memory."""
+    """Compressing them takes time."""
     clock = [100.0]
     monkeypatch.setattr(sampling.time, "monotonic", lambda: clock[0])
-    sampler, model = Sampler(0.01, 1 << 30), tmp_path / "model.onnx"
+    sampler, model = Sampler(1.0, 1 << 30), tmp_path / "model.onnx"
     taken: list[float] = []
     monkeypatch.setattr(sampler._taken, "put_nowait", lambda _: taken.append(clock[0]))
     large = np.zeros((1, BYTES_PER_S // 4), np.float32)
-    for tick in range(51):
+    for tick in range(100):
         clock[0] = 100.0 + tick / 10
-        sampler.sample(runs_of(model, large, has_caches=False))
-    assert len(taken) == 6, "one a second"
-    monkeypatch.undo()
-    monkeypatch.setenv("BRISK_CACHE_DIR", str(tmp_path / "cache"))
-    sampler = Sampler(1.0, 1 << 30)
+        sampler.sample(runs_of(model, large, has_caches=has_caches))
+    assert len(taken) == 11, "a burst, and one a second"
+    sampler.sample(runs_of(tmp_path / "other.onnx", large, has_caches=has_caches))
+    assert len(taken) == 12, "each model for itself"
+
+
+def test_large_inputs_are_written_before_there_are_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What waits takes memory."""
+    monkeypatch.setattr(sampling, "BYTES_PER_FILE", 1 << 20)
+    sampler, model = Sampler(1.0, 1 << 30), tmp_path / "model.onnx"
     for _ in range(4):
-        sampler.sample(runs_of(model, np.zeros((1, BYTES_PER_FILE // 8), np.float32)))
+        sampler.sample(runs_of(model, np.zeros((1, 1 << 17), np.float32)))
     wait_until(lambda: len(list(samples_folder(model).glob("*-2.npz"))) == 2, "two files of two")
 
 

@@ -36,8 +36,9 @@ COLLECTED_EVERY_S = 0.05
 A copy of an image takes some 0.1 ms.
 """
 
-BYTES_PER_S = 6 << 20
-"""The most bytes of such samples a second: compressing them takes 4 % of a processor."""
+BYTES_PER_S, BURST_S = 6 << 20, 1.0
+"""The most bytes of a model's samples a second, and for how long more may come at once. To
+compress them takes 4 % of a processor."""
 
 MOST_WAITING = 64
 """The most runs that are copied and wait for the writer."""
@@ -83,6 +84,8 @@ class Sampler:
         self._writer: threading.Thread | None = None
         self._next_s: dict[Path, float] = {}
         """The time when the next run is kept, for models without learned caches."""
+        self._busy_s: dict[Path, float] = {}
+        """The time until which the samples of a model take all of ``BYTES_PER_S``."""
 
     def sample(self, runs: Iterable[CachedRun]) -> None:
         """Copy the inputs of some ``runs``. Precondition: their last answers are not sent yet."""
@@ -92,8 +95,6 @@ class Sampler:
             copies = run.copies()
             if copies is None:
                 continue
-            if run.frame is None:
-                self._pause(run.session.path, copies)
             with contextlib.suppress(queue.Full):
                 self._taken.put_nowait((run.session.path, copies))
             if self._writer is None:
@@ -105,18 +106,20 @@ class Sampler:
     def _is_chosen(self, run: CachedRun) -> bool:
         """Whether to keep the run's inputs; a model without learned caches gets enough samples
         within minutes."""
+        model, now_s = run.session.path, time.monotonic()
         if run.frame is not None:
-            return self._random.random() < self._share
-        now_s = time.monotonic()
-        if now_s < self._next_s.get(run.session.path, 0.0):
+            if self._random.random() >= self._share:
+                return False
+        elif now_s < self._next_s.get(model, 0.0):
             return False
-        self._next_s[run.session.path] = now_s + COLLECTED_EVERY_S
+        else:
+            self._next_s[model] = now_s + COLLECTED_EVERY_S
+        busy_s = max(now_s, self._busy_s.get(model, 0.0))
+        if busy_s > now_s + BURST_S:
+            return False
+        taken_s = sum(array.nbytes for array in run.inputs.values()) / BYTES_PER_S
+        self._busy_s[model] = busy_s + taken_s
         return True
-
-    def _pause(self, model: Path, sample: Arrays) -> None:
-        """Delay the model's next sample by what ``sample`` takes of ``BYTES_PER_S``."""
-        taken_s = sum(array.nbytes for array in sample.values()) / BYTES_PER_S
-        self._next_s[model] += max(0.0, taken_s - COLLECTED_EVERY_S)
 
     def _run(self) -> None:
         buffers: dict[Path, _Buffer] = {}
