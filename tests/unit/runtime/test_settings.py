@@ -32,7 +32,7 @@ def test_nothing_said_means_all_usable_cores_and_ten_seconds(
     half = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2
     assert settings.background_bytes == pytest.approx(half, rel=0.01)
     assert settings.artefacts is ArtefactUse.BUILD
-    assert (settings.sampled_share, settings.sample_bytes) == (0.2, 64 * MIB)
+    assert (settings.sampled_share, settings.sample_bytes) == (0.2, 256 * MIB)
     assert (settings.adaptation_s, settings.max_load_s) == (60, 600)
 
 
