@@ -126,8 +126,7 @@ def test_the_next_serve_removes_what_a_killed_one_and_its_killed_stubs_have_left
         first.process.wait(PATIENCE_S)
         assert first.regions() == ours, "nobody is left to remove them"
         with served(repository, tmp_path, runtime, "second") as second:
-            assert first.regions() == set()
-            assert "of servers that were killed" in second.log.read_text()
+            assert first.regions() == set(), "removed, or by a server that began before it"
             assert len(second.regions()) == 2
             with served(repository, tmp_path, runtime, "third") as third:
                 assert len(second.regions()) == 2, "its owner lives"

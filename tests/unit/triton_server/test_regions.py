@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from brisk.cli.commands import serve
 from brisk.doctor.deployment import Severity
 from brisk.doctor.machine import left_regions
+from brisk.triton import regions as regions_module
 from brisk.triton.regions import left, own_prefix, remove_left, with_prefix
 from support.deployments import deployment
 
@@ -58,6 +60,20 @@ def test_regions_of_a_process_that_has_ended_are_removed_and_told(tmp_path: Path
     assert sum(region.size_bytes for region in removed) >= 2 * SIZE
     assert names(tmp_path) == set()
     assert remove_left(tmp_path) == []
+
+
+def test_serve_says_how_much_it_has_removed_and_nothing_where_there_was_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(regions_module, "remove_left", lambda: remove_left(tmp_path))
+    serve._tidy()
+    assert capsys.readouterr().err == ""
+    prefix = prefix_of_an_ended_process()
+    for end in ("a", "b"):
+        make_region(tmp_path, f"{prefix}{end}")
+    serve._tidy()
+    said = "brisk: removed 2 shared-memory regions (2.0 MiB) of servers that were killed\n"
+    assert capsys.readouterr().err == said
 
 
 def test_regions_of_a_process_that_lives_stay(tmp_path: Path) -> None:
