@@ -83,7 +83,7 @@ def test_all_loads_run_together_and_every_request_has_its_row(
     rows_file = tmp_path / "rows" / "all.csv"
     assert server.endpoints.grpc is not None
     outcome = run_workload(
-        Workload(1.5, tasks),
+        Workload(4.0, tasks),
         server.endpoints.grpc,
         rows=rows_file,
         watch=lambda counts: seen.append(dict(counts)),
@@ -91,11 +91,11 @@ def test_all_loads_run_together_and_every_request_has_its_row(
     rows = read_rows(rows_file)
     found = {task.task: task for task in outcome.tasks}
     assert {row["status"] for row in rows} == {OK}
-    assert found["camera"].answered + found["camera"].dropped == 30
+    assert found["camera"].answered + found["camera"].dropped == 80
     assert found["replay"].answered == found["after"].answered == 3
     batch = [row for row in rows if row["task"] == "batch"]
     pairs = itertools.pairwise(sorted(batch, key=lambda row: int(row["serial"])))
-    assert found["batch"].answered == len(batch) > 1
+    assert found["batch"].answered == len(batch) > 5
     assert all(int(later["sent_ns"]) >= int(row["done_ns"]) for row, later in pairs)
     assert len(rows) == sum(task.answered for task in outcome.tasks)
     assert not any(generator.errors for generator in outcome.generators)

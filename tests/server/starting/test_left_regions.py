@@ -21,7 +21,8 @@ from support.server.running import private_runtime
 from support.server.scraping import PATIENCE_S
 from support.waiting import TIMED, wait_until
 
-pytestmark = [pytest.mark.server, pytest.mark.timing, pytest.mark.beside]
+# Not beside other files: any ``brisk serve`` removes what killed servers have left.
+pytestmark = [pytest.mark.server, pytest.mark.timing]
 
 ROW = np.ones((1, 4), np.float32)
 
@@ -126,7 +127,8 @@ def test_the_next_serve_removes_what_a_killed_one_and_its_killed_stubs_have_left
         first.process.wait(PATIENCE_S)
         assert first.regions() == ours, "nobody is left to remove them"
         with served(repository, tmp_path, runtime, "second") as second:
-            assert first.regions() == set(), "removed, or by a server that began before it"
+            assert first.regions() == set()
+            assert "of servers that were killed" in second.log.read_text()
             assert len(second.regions()) == 2
             with served(repository, tmp_path, runtime, "third") as third:
                 assert len(second.regions()) == 2, "its owner lives"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from brisk.exits.data import rows as rows_module
-from brisk.exits.data.rows import joined
+from brisk.exits.data.rows import Rows
 from brisk.exits.data.samples import SampleGroups, Samples
 
 PARTS = [np.arange(12, dtype=np.float32).reshape(4, 3) + 100 * number for number in range(5)]
@@ -20,6 +20,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder for rows of which two parts are more than memory should hold."""
     monkeypatch.setattr(rows_module, "MOST_WAITING_BYTES", PARTS[0].nbytes + 1)
     return tmp_path
+
+
+def joined(parts: list[np.ndarray], folder: Path | None = None) -> np.ndarray:
+    rows = Rows(folder)
+    for part in parts:
+        rows.append(part)
+    return rows.joined()
 
 
 def is_mapped(array: np.ndarray) -> bool:

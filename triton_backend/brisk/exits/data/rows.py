@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
@@ -54,11 +53,3 @@ class Rows:
         file.flush()
         self._parts = [self._parts[0][:0].copy()]
         self._waiting_bytes = 0
-
-
-def joined(parts: Sequence[np.ndarray], folder: Path | None = None) -> np.ndarray:
-    """Return the rows of all ``parts``, of which there is at least one. Raises OSError."""
-    rows = Rows(folder)
-    for part in parts:
-        rows.append(part)
-    return rows.joined()

@@ -35,9 +35,6 @@ class StoredRows:
     summaries: torch.Tensor | None
     """The gate's summaries, [rows, features]; None: ``values`` are the hidden outputs."""
 
-    def __len__(self) -> int:
-        return len(self.values)
-
     def features(self, predictor: nn.Module) -> torch.Tensor:
         """Return the inputs of the predictor's last layer."""
         return features_of(predictor, self.values) if self.summaries is None else self.values
