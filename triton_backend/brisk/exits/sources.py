@@ -143,7 +143,7 @@ def _amplitudes(array: np.ndarray) -> np.ndarray:
     """Return the amplitudes of the lowest frequencies but the mean, [rows, numbers]."""
     array = with_sides_last(array)
     height, width = array.shape[-2:]
-    step = max(1, BLOCK_NUMBERS // math.prod(array.shape[1:]))
+    step = max(1, BLOCK_NUMBERS // max(1, math.prod(array.shape[1:])))
     down = np.r_[0 : min(FREQUENCIES, (height + 1) // 2), -min(FREQUENCIES - 1, height // 2) : 0]
     across = min(FREQUENCIES, width // 2 + 1)
     blocks = []

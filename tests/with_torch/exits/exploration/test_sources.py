@@ -62,6 +62,12 @@ def test_pictures_with_their_channels_last_are_of_the_same_sources() -> None:
     assert np.array_equal(np.moveaxis(made, -1, 1), meant)
 
 
+@pytest.mark.parametrize("shape", [(3, 0, 12, 12), (3, 12, 12, 0)])
+@pytest.mark.filterwarnings("ignore:Mean of empty slice")
+def test_pictures_without_channels_are_all_of_one_source(shape: tuple[int, ...]) -> None:
+    assert Sources().of({"image": np.zeros(shape, np.float32)}).tolist() == [0, 0, 0]
+
+
 def test_rows_that_are_no_images_are_of_one_source_where_they_are_equal() -> None:
     rows = {"tokens": np.array([[1, 2], [3, 4], [1, 2]]), "weight": np.array([0.5, 0.5, 0.5])}
     assert Sources().of(rows).tolist() == [0, 1, 0]
