@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import threading
 import time
 from dataclasses import dataclass
@@ -12,8 +14,9 @@ from random import Random
 import numpy as np
 import pytest
 
-from brisk.exits.files.sample_files import read_samples_file
-from brisk.exits.files.versions import samples_folder
+from brisk.exits.files import sample_files
+from brisk.exits.files.sample_files import Arrays, read_samples_file
+from brisk.exits.files.versions import make_private_folder, samples_folder
 from brisk.runtime.early_exit import sampling
 from brisk.runtime.early_exit.sampling import (
     BYTES_PER_S,
@@ -144,6 +147,55 @@ def test_the_oldest_files_go_first_where_room_is_short(tmp_path: Path) -> None:
     )
     wait_until(lambda: len(list(samples_folder(model).glob("*.npz"))) == 3, "three files")
     assert sorted(set(kept(model)[:, 0])) == [7.0, 8.0, 9.0]
+
+
+def test_samples_deleted_while_a_file_is_written_are_no_reason_to_keep_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sampler, model = Sampler(1.0, 1 << 20), tmp_path / "model.onnx"
+    began: list[Path] = []
+
+    def deleting(model: Path) -> None:
+        make_private_folder(model)
+        if not began:
+            shutil.rmtree(samples_folder(model))
+        began.append(model)
+
+    monkeypatch.setattr(sample_files, "make_private_folder", deleting)
+    sampler.sample(runs_of(model, np.zeros((ROWS_PER_FILE, 3), np.float32)))
+    wait_until(lambda: len(began) == 1, "a file whose folder is gone")
+    sampler.sample(runs_of(model, np.ones((ROWS_PER_FILE, 3), np.float32)))
+    wait_until(lambda: any(samples_folder(model).glob("*.npz")), "the next samples")
+    assert kept(model).tolist() == np.ones((ROWS_PER_FILE, 3)).tolist()
+
+
+def test_a_file_that_cannot_be_written_pauses_and_does_not_end_the_samples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    sampler, model = Sampler(1.0, 1 << 20), tmp_path / "model.onnx"
+    other = tmp_path / "other.onnx"
+    is_full = [True]
+    written = sampling.write_samples
+
+    def writing(model: Path, parts: list[Arrays]) -> Path:
+        if is_full[0]:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return written(model, parts)
+
+    monkeypatch.setattr(sampling, "write_samples", writing)
+    rows = np.zeros((ROWS_PER_FILE, 3), np.float32)
+    sampler.sample(runs_of(model, rows))
+    said = f"no samples of {model} are kept for 60 s: [Errno 28] No space left on device"
+    wait_until(lambda: said in caplog.text, "the warning")
+    is_full[0] = False
+    sampler.sample(runs_of(model, rows))
+    sampler.sample(runs_of(other, rows))
+    wait_until(lambda: any(samples_folder(other).glob("*.npz")), "another model's")
+    assert not samples_folder(model).exists()
+    later_s = time.monotonic() + sampling.PAUSE_S
+    monkeypatch.setattr(sampling.time, "monotonic", lambda: later_s)
+    sampler.sample(runs_of(model, rows))
+    wait_until(lambda: any(samples_folder(model).glob("*.npz")), "its own behind the pause")
 
 
 def kept_now(model: Path) -> np.ndarray:

@@ -7,6 +7,7 @@ dropped: a sample is worth less than a request's time.
 from __future__ import annotations
 
 import contextlib
+import math
 import queue
 import random
 import threading
@@ -39,6 +40,10 @@ A copy of an image takes some 0.1 ms.
 BYTES_PER_S, BURST_S = 6 << 20, 1.0
 """The most bytes of a model's samples a second, and for how long more may come at once. To
 compress them takes 4 % of a processor."""
+
+PAUSE_S = 60.0
+"""How long no samples of a model are kept whose file could not be written: a full disk may get
+room."""
 
 MOST_WAITING = 64
 """The most runs that are copied and wait for the writer."""
@@ -123,23 +128,28 @@ class Sampler:
 
     def _run(self) -> None:
         buffers: dict[Path, _Buffer] = {}
-        refused: set[Path] = set()
+        paused: dict[Path, float] = {}
+        """The time until which no samples of a model are kept."""
         while True:
             with contextlib.suppress(queue.Empty):
                 model, arrays = self._taken.get(timeout=LONGEST_IN_MEMORY_S)
-                if model not in refused:
+                if time.monotonic() >= paused.get(model, 0.0):
                     buffers.setdefault(model, _Buffer(time.monotonic())).add(arrays)
-            for model in list(buffers):
+            for model in [each for each, buffer in buffers.items() if buffer.is_due]:
                 try:
-                    self._write_if_due(model, buffers)
-                except (OSError, ValueError) as error:
-                    refused.add(model)
+                    self._write(model, buffers.pop(model).parts)
+                except FileNotFoundError:
+                    LOGGER.debug(f"samples of {model} were deleted while a file was written")
+                except OSError as error:
+                    paused[model] = time.monotonic() + PAUSE_S
+                    LOGGER.warning(f"no samples of {model} are kept for {PAUSE_S:.0f} s: {error}")
+                except ValueError as error:
+                    paused[model] = math.inf
                     LOGGER.warning(f"no more samples of {model} are kept: {error}")
 
-    def _write_if_due(self, model: Path, buffers: dict[Path, _Buffer]) -> None:
-        if buffers[model].is_due:
-            write_samples(model, buffers.pop(model).parts)
-            _forget_the_oldest(samples_folder(model), self._most_bytes)
+    def _write(self, model: Path, parts: list[Arrays]) -> None:
+        write_samples(model, parts)
+        _forget_the_oldest(samples_folder(model), self._most_bytes)
 
 
 def _forget_the_oldest(folder: Path, most_bytes: int) -> None:
