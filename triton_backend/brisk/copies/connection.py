@@ -66,6 +66,10 @@ its holder may still be starting, or may be ending, and accepts no connections a
 
 MOST_LINE_BYTES = 1 << 20
 
+SILENCE_S, STUCK_S = 30.0, 10.0
+"""The silence after which a client checks whether the courier answers at all, and how long that
+may take. A head that arrives slowly takes longer."""
+
 _ALLOCATOR = {
     "MALLOC_MMAP_THRESHOLD_": str(8 << 20),
     "MALLOC_TRIM_THRESHOLD_": str(32 << 20),
@@ -98,10 +102,9 @@ class CourierConnection:
         """Connect, starting a courier if none runs. Raises UnavailableError if none can be reached
         or started, InvalidConfigurationError if it ends while it starts."""
         self._socket = _connect(timeout_s)
-        self._lines = self._socket.makefile("rb")
+        self._received = bytearray()
 
     def close(self) -> None:
-        self._lines.close()
         self._socket.close()
 
     def __enter__(self: _Connection) -> _Connection:
@@ -123,13 +126,9 @@ class CourierConnection:
             raise UnavailableError(f"the courier has gone: {error}") from error
 
     def answer(self) -> Mapping[str, Any]:
-        """Return the next answer, whose only key is its kind. Raises the courier's BriskError."""
-        try:
-            line = self._lines.readline(MOST_LINE_BYTES)
-        except OSError as error:
-            raise UnavailableError(f"the courier does not answer: {error}") from error
-        if not line.endswith(b"\n"):
-            raise UnavailableError("the courier has ended")
+        """Return the next answer, whose only key is its kind. Raises the courier's BriskError, and
+        UnavailableError if the courier has ended or is stuck."""
+        line = self._line()
         try:
             answer = json.loads(line)
         except (ValueError, RecursionError):
@@ -140,10 +139,50 @@ class CourierConnection:
             raise named_error(str(failure["code"]), str(failure["message"]))
         return answer
 
+    def _line(self) -> bytes:
+        begin = 0
+        while (end := self._received.find(b"\n", begin)) < 0:
+            if (begin := len(self._received)) > MOST_LINE_BYTES:
+                raise ProtocolError(f"the courier answers {bytes(self._received)!r:.80}")
+            try:
+                piece = self._socket.recv(1 << 16)
+            except TimeoutError:
+                _check_it_answers()
+                continue
+            except OSError as error:
+                raise UnavailableError(f"the courier does not answer: {error}") from error
+            if not piece:
+                raise UnavailableError("the courier has ended")
+            self._received += piece
+        line = bytes(self._received[: end + 1])
+        del self._received[: end + 1]
+        return line
+
+
+def _check_it_answers() -> None:
+    """Raise UnavailableError if the courier does not answer a question that needs no waiting."""
+    with _socket() as connection:
+        connection.settimeout(STUCK_S)
+        try:
+            connection.connect(str(socket_path()))
+            connection.sendall(b'{"status": {}}\n')
+            answers = bool(connection.recv(1))
+        except OSError:
+            answers = False
+    if not answers:
+        raise UnavailableError(
+            "the courier, which fetches models, is stuck: it has said nothing for "
+            f"{SILENCE_S:.0f} s and does not tell its state within {STUCK_S:.0f} s"
+        )
+
+
+def _socket() -> socket.socket:
+    return socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+
 
 def is_there() -> bool:
     """Whether a courier runs and accepts connections."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as connection:
+    with _socket() as connection:
         return connection.connect_ex(str(socket_path())) == 0
 
 
@@ -162,10 +201,11 @@ def _connect(timeout_s: float) -> socket.socket:
     starting: subprocess.Popen[bytes] | None = None
     again_s = 0.0
     while True:
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        connection = _socket()
         try:
             check_directory(place.parent)
             connection.connect(str(place))
+            connection.settimeout(SILENCE_S)
             return connection
         except PermissionError as error:
             connection.close()
