@@ -60,6 +60,20 @@ def test_a_better_version_is_published_for_trial_and_nothing_more_until_that_is_
     assert read_cascade(candidate_file(model), digest_of(model)).revision == 1
 
 
+def test_what_was_learned_from_caches_that_were_trained_anew_meanwhile_is_not_tried(
+    adapted: Adapted, model: Path
+) -> None:
+    """It would be newer than those, and could take their place."""
+    learner = open_learner(model)
+    assert learner is not None
+    sample(model, adapted.drifted())
+    trained = caches_file(model)
+    later_ns = trained.stat().st_mtime_ns + 1
+    os.utime(trained, ns=(later_ns, later_ns))
+    assert not learner.learn(time.time())
+    assert not candidate_file(model).exists()
+
+
 def test_damaged_samples_are_left_out(
     adapted: Adapted, model: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -79,8 +79,8 @@ def _check_unchanged(model_file: Path, digest: str, cause: BriskError | None) ->
         is_same = False
     if not is_same:
         raise ReplacedModelError(
-            f"model '{model_file}' was replaced while caches were trained for it; what was found "
-            "is of the file before, train again"
+            f"model '{model_file}' was replaced while caches were trained for it or read; they "
+            "are of the file before, train again"
         ) from cause
 
 

@@ -23,7 +23,7 @@ from brisk.exits.adaptation.retraining import AdaptationSettings, OutOfDistribut
 from brisk.exits.adaptation.validation import is_better, judge, standing_of
 from brisk.exits.base_model import BaseModel, load_graph, taps_of
 from brisk.exits.cascade import Cascade, Exit
-from brisk.exits.cascade_file import digest_of, read_cascade
+from brisk.exits.cascade_file import read_cascade, unchanged
 from brisk.exits.data.outliers import FOR_FLOOR, make_outliers
 from brisk.exits.files.versions import reference_file, trained_file
 from brisk.exits.guarantee.calibration import in_order
@@ -83,17 +83,18 @@ class Adapter:
     def open(cls, model_file: Path, settings: AdaptationSettings) -> Adapter | None:
         """Open the model's caches and reference; return None if either is missing.
 
-        Raises DamagedFileError if they are not whole or not of this model.
+        Raises DamagedFileError if they are not whole or not of this model, ReplacedModelError if
+        that is replaced meanwhile.
         """
         caches, original = trained_file(model_file), reference_file(model_file)
         if not (caches.exists() and original.exists()):
             return None
-        digest = digest_of(model_file)
-        reference = read_reference(original, digest)
-        cascade = read_cascade(caches, digest)
-        graph = read_graph(model_file)
-        taps = taps_of(read_points(cascade), cascade.scores, graph)
-        base = load_graph(graph, 1, taps)
+        with unchanged(model_file) as digest:
+            reference = read_reference(original, digest)
+            cascade = read_cascade(caches, digest)
+            graph = read_graph(model_file)
+            taps = taps_of(read_points(cascade), cascade.scores, graph)
+            base = load_graph(graph, 1, taps)
         return cls(base, cascade, reference, settings)
 
     def take(self, inputs: Mapping[str, np.ndarray], now_s: float) -> None:

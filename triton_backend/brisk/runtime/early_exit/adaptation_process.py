@@ -29,7 +29,7 @@ from brisk.exits.adaptation.retraining import AdaptationSettings
 from brisk.exits.cascade_file import digest_of, read_cascade, write_cascade
 from brisk.exits.files.container import DamagedFileError
 from brisk.exits.files.sample_files import read_samples_file
-from brisk.exits.files.versions import candidate_file, latest, samples_folder
+from brisk.exits.files.versions import candidate_file, latest, samples_folder, trained_file
 
 NANOSECONDS = 1e9
 PRIVATE = 0o600
@@ -60,7 +60,10 @@ def main() -> int:
 def open_learner(model: Path) -> Learner | None:
     """Return a learner for ``model``; None if it has no caches, or no training data of them."""
     try:
+        trained_ns = trained_file(model).stat().st_mtime_ns
         adapter = Adapter.open(model, AdaptationSettings())
+    except FileNotFoundError:
+        adapter = None
     except (BriskError, DamagedFileError, OSError) as error:
         LOGGER.warning(f"caches of {model} cannot learn: {error}")
         return None
@@ -69,16 +72,20 @@ def open_learner(model: Path) -> Learner | None:
             f"caches of {model} do not learn: there is no data of their training next to them"
         )
         return None
-    return Learner(model, adapter)
+    return Learner(model, adapter, trained_ns)
 
 
 class Learner:
     """Adapts the caches of one model."""
 
-    def __init__(self, model: Path, adapter: Adapter) -> None:
-        """Remove unfinished files of a process that was killed while it published."""
+    def __init__(self, model: Path, adapter: Adapter, trained_ns: int) -> None:
+        """Remove unfinished files of a process that was killed while it published.
+
+        ``trained_ns``: the time of the file of caches (mtime) that the adapter has opened.
+        """
         self.model = model
         self._adapter = adapter
+        self._trained_ns = trained_ns
         self._newest = ""
         self._was_refused = False
         candidate = candidate_file(model)
@@ -100,9 +107,13 @@ class Learner:
             self._was_refused = True
             return False
         self._was_refused = False
-        if candidate_file(self.model).exists():
+        candidate = candidate_file(self.model)
+        if candidate.exists():
             return False  # another process has published one meanwhile
-        write_cascade(candidate_file(self.model), outcome.cascade, PRIVATE)
+        write_cascade(candidate, outcome.cascade, PRIVATE)
+        if not self._descends_from_trained():
+            candidate.unlink(missing_ok=True)
+            return False  # this process ends when the worker looks the next time
         because = f", since {outcome.reason}" if outcome.reason else ""
         before_ms, after_ms = (saved_s * 1e3 for saved_s in outcome.saved_s)
         LOGGER.info(
@@ -111,6 +122,14 @@ class Learner:
             f"{before_ms:.3f} before; they are tried now{because}"
         )
         return True
+
+    def _descends_from_trained(self) -> bool:
+        """Whether the caches are still there that the adapter began with, trained by nobody
+        since."""
+        try:
+            return trained_file(self.model).stat().st_mtime_ns == self._trained_ns
+        except FileNotFoundError:
+            return False
 
     def _take_samples(self) -> bool:
         """Read the files that are new since the last call; return whether there are any."""
