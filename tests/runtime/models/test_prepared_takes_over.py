@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import threading
@@ -16,7 +17,7 @@ from brisk.artefacts import room, store
 from brisk.artefacts.content import find_folder, writable_folder
 from brisk.protocol.runtime_paths import Role, RuntimePaths
 from brisk.runtime.models.background_prepare import PreparationTask, SegmentPreparer
-from brisk.segments.prepared import preparation
+from brisk.segments.prepared import preparation, trial
 from brisk.segments.prepared.form import find_prepared
 from brisk.stub.runtime_client.client import RuntimeClient
 from brisk.telemetry.observer import Observer
@@ -175,7 +176,7 @@ def test_the_next_model_of_a_structure_starts_in_its_sessions(
     building_place: RuntimePaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of other weights, with answers of its own, also when the first one has gone."""
-    monkeypatch.setattr(preparation, "LEAST_SHARED", 0.0)  # whatever was measured
+    monkeypatch.setattr(trial, "MOST_LOST", math.inf)  # whatever was measured
     paths = []
     for seed, name in enumerate(("first", "second")):
         (tmp_path / name).mkdir()

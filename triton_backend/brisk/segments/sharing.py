@@ -44,6 +44,11 @@ class KeptStructure:
     weights: tuple[Weight, ...]
     blobs: tuple[int, ...]
     """The numbers of the weights' blobs."""
+    speed: float
+    """The time of a run of the segment's own session over that of the structure's."""
+    is_lasting: bool
+    """Whether the segment goes on in the structure's session; else only a start runs there, until
+    the segment's own session is made."""
     recipes: tuple[Any, ...] | None = None
     """The recipes by which each weight follows from another model's; None if it does not."""
 
@@ -66,6 +71,8 @@ def read_structure(
         tuple(map(str, record["outputs"])),
         tuple(weight_of(*each) for each in weights),
         tuple(int(blob) for _, _, _, blob in weights),
+        float(record["speed"]),
+        bool(record["is_lasting"]),
         None if record["recipes"] is None else tuple(record["recipes"]),
     )
 

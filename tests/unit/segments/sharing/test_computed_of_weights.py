@@ -6,6 +6,7 @@ not show, and would be wrong for the next model.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from onnx import helper, numpy_helper
 from brisk.errors import ArtefactError
 from brisk.runtime.sessions.segment_session import load_segment_session
 from brisk.segments.frame import run_serially
-from brisk.segments.prepared import manifest, preparation, recipes
+from brisk.segments.prepared import manifest, recipes, trial
 from brisk.segments.prepared.preparation import prepare
 from brisk.segments.prepared.siblings import skeleton_of
 from support.models.segment_models import info, whole
@@ -34,7 +35,7 @@ Nodes = list[onnx.NodeProto]
 @pytest.fixture
 def shares_whatever_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     """To give the weights of a network of microseconds takes a part of its time."""
-    monkeypatch.setattr(preparation, "LEAST_SHARED", 0.0)
+    monkeypatch.setattr(trial, "MOST_LOST", math.inf)
     monkeypatch.setattr(manifest, "LEAST_GAIN", 99.0)
     monkeypatch.setattr(manifest, "LEAST_BATCH_GAIN", 99.0)
 

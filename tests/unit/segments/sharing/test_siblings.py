@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from brisk.errors import ArtefactError, InvalidModelError
 from brisk.runtime.sessions.segment_session import SegmentSession, load_segment_session
 from brisk.segments.frame import run_serially
 from brisk.segments.model.model_file import read_model_file
-from brisk.segments.prepared import manifest, preparation, siblings
+from brisk.segments.prepared import manifest, preparation, siblings, trial
 from brisk.segments.prepared.preparation import prepare
 from brisk.segments.prepared.recipes import Fold, Recipe, follow
 from brisk.segments.prepared.siblings import skeleton_of
@@ -34,7 +35,7 @@ def whatever_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     """To give the weights of a network of microseconds takes a part of its time. Packed weights,
     which are measured to gain or not, are multiplied in another order.
     """
-    monkeypatch.setattr(preparation, "LEAST_SHARED", 0.0)
+    monkeypatch.setattr(trial, "MOST_LOST", math.inf)
     monkeypatch.setattr(manifest, "LEAST_GAIN", 99.0)
     monkeypatch.setattr(manifest, "LEAST_BATCH_GAIN", 99.0)
 

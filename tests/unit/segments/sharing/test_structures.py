@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import weakref
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,7 +18,7 @@ from brisk.segments import sharing
 from brisk.segments.frame import run_serially
 from brisk.segments.model.sources import BareModel
 from brisk.segments.onnxruntime import OrtSession
-from brisk.segments.prepared import form, manifest, preparation
+from brisk.segments.prepared import form, manifest, trial
 from brisk.segments.prepared.form import PreparedModel
 from brisk.segments.prepared.preparation import prepare
 from brisk.segments.starting import open_warm_program
@@ -41,7 +42,7 @@ ROWS = np.random.default_rng(5).standard_normal((3, WIDTH)).astype(np.float32)
 @pytest.fixture
 def whatever_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     """To give the weights of a network of microseconds takes a part of its time."""
-    monkeypatch.setattr(preparation, "LEAST_SHARED", 0.0)
+    monkeypatch.setattr(trial, "MOST_LOST", math.inf)
 
 
 def network(path: Path, seed: int, prefix: str = "", split: int = 2) -> Path:
@@ -146,6 +147,42 @@ def test_beside_a_warm_model_of_several_segments_the_next_one_finds_all(
     assert second.lookups == {"found": len(indices), "made": 0}
     assert first.lookups["made"] == before
     del warm, found
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_where_a_structure_is_slower_only_a_start_runs_in_it(
+    tmp_path: Path,
+    short_segments: None,
+    made: Sequence[OrtSession],
+    monkeypatch: pytest.MonkeyPatch,
+    threads: int,
+) -> None:
+    monkeypatch.setattr(trial, "MOST_LOST", -math.inf)
+    monkeypatch.setattr(trial, "MOST_LOST_S", -math.inf)
+    monkeypatch.setattr(manifest, "LEAST_GAIN", 99.0)
+    monkeypatch.setattr(manifest, "LEAST_BATCH_GAIN", 99.0)
+    first, second = (
+        prepared(chain(tmp_path / f"{seed}.onnx", seed=seed), threads=threads) for seed in (1, 2)
+    )
+    indices = range(len(first.kept))
+    assert len(indices) > 1
+    alone = [first.open(index) for index in indices]
+    assert [each.run for each in alone] == [None] * len(indices), "no structure is there"
+    assert not made
+    warm = [first.open_warm(index) for index in indices]
+    assert [each is not None and each.run for each in warm] == [None] * len(indices)
+    before = len(made)
+    assert before > 0, "for the next model"
+    start = [second.open(index) for index in indices]
+    assert None not in [each.run for each in start]
+    x = np.random.default_rng(3).standard_normal((3, 512)).astype(np.float32)
+    answer = run_in_turn(second, {"x": x})["y"].tobytes()
+    own = [second.open_warm(index) for index in indices]
+    assert [each is not None and each.run for each in own] == [None] * len(indices)
+    assert len(made) == before
+    expected = PreparedModel(second.path, tmp_path / "2.onnx", threads, shares=False)
+    assert answer == run_in_turn(expected, {"x": x})["y"].tobytes()
+    assert second.open(0).session is own[0].session, "once it is there"  # type: ignore[union-attr]
 
 
 def test_what_decides_shapes_tells_structures_apart(tmp_path: Path) -> None:

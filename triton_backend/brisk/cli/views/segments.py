@@ -232,7 +232,11 @@ def packing_words(kept: KeptSegment) -> str:
     text = f"{kept.gain:.2f} times as fast"
     if kept.batch_gain is not None:
         text += f" for a row, {kept.batch_gain:.2f} for {SEVERAL_ROWS}"
-    shared = "" if kept.structure is None else f"; of structure {kept.structure.digest[:8]}"
+    structure, shared = kept.structure, ""
+    if structure is not None:
+        shared = f"; of structure {structure.digest[:8]}"
+        if not structure.is_lasting:
+            shared += f", which starts it at {structure.speed:.2f} of its own pace"
     words = "packed when there is time:" if kept.packs else "stays mapped: packed"
     return f"{words} {text}{shared}"
 

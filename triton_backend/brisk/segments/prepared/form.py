@@ -175,15 +175,19 @@ class PreparedModel(Source):
             if (found := running(self._key(index, warm))) is not None:
                 return found
             key = None if warm.packs else self._structure_key(index, warm)
-            if key is not None and running(key) is not None:
+            if key is not None and running(key) is not None and self._is_lasting(index):
                 return self._shared(index, warm)
+        key = self._structure_key(index, _COLD)
+        if key is not None and running(key) is not None:
+            return self._in_structure(index, _COLD)
         return self._shared(index, _COLD)
 
     def open_warm(self, index: int) -> OrtSession | None:
         manner = self._warm_manner(index)
         if manner is None or self.kept[index].needs_packing or not self.is_own:
             return None
-        if manner.packs and index not in self._structures:
+        is_in_own = manner.packs or not self._is_lasting(index)
+        if is_in_own and index not in self._structures:
             self._structure(index, _COLD)  # for the next model of the structure
         return self._shared(index, manner)
 
@@ -200,8 +204,13 @@ class PreparedModel(Source):
         segment = self.kept[index]
         is_alone = len(self.plan.segments) == 1
         if not segment.packs and (self._threads == 1 or is_alone):
-            return None
+            return None if self._is_lasting(index) else _COLD
         return _Manner(segment.packs, spins_long=not is_alone)
+
+    def _is_lasting(self, index: int) -> bool:
+        """Whether the segment, if its weights are not packed, goes on in what it starts in."""
+        structure = self.kept[index].structure
+        return structure is None or structure.is_lasting or not (self._shares and self.is_own)
 
     def _key(self, index: int, manner: _Manner) -> tuple[object, ...]:
         return self.kept[index].digest, self._threads, self._tuning, manner
@@ -235,29 +244,36 @@ class PreparedModel(Source):
         return session
 
     def _shared(self, index: int, manner: _Manner) -> OrtSession:
-        structure = None if manner.packs else self._structure(index, manner)
-        kept = self.kept[index].structure
-        if structure is not None and kept is not None:
-            weights = kept.weights
-            if self._sibling is None:
-                self.container.verify_all(kept.blobs, self._threads)
-            else:
-                weights = self._sibling.weights(kept, self.container)
-            return with_weights(
-                structure,
-                self.plan.segments[index],
-                kept.inputs,
-                kept.outputs,
-                weights,
-                shrinks_arena=self._tuning.shrinks_arena,
-            )
+        """Return the session that the segment goes on in."""
         if self._sibling is not None:
-            raise ArtefactError(f"{self.path}: segment {index} cannot be shared")
+            return self._in_structure(index, manner)
+        is_own = manner.packs or not self._is_lasting(index)
+        if not is_own and self._structure_key(index, manner) is not None:
+            return self._in_structure(index, manner)
         session = shared(self._key(index, manner), lambda: self._open(index, manner))
         if manner.packs:
             for blob in self.kept[index].blobs:  # it computes on copies of most of them
                 self.container.drop_pages(blob)
         return session
+
+    def _in_structure(self, index: int, manner: _Manner) -> OrtSession:
+        """Return the structure's session with this model's weights. Raises ArtefactError."""
+        structure, kept = self._structure(index, manner), self.kept[index].structure
+        if structure is None or kept is None:
+            raise ArtefactError(f"{self.path}: segment {index} cannot be shared")
+        weights = kept.weights
+        if self._sibling is None:
+            self.container.verify_all(kept.blobs, self._threads)
+        else:
+            weights = self._sibling.weights(kept, self.container)
+        return with_weights(
+            structure,
+            self.plan.segments[index],
+            kept.inputs,
+            kept.outputs,
+            weights,
+            shrinks_arena=self._tuning.shrinks_arena,
+        )
 
     def check(self) -> None:
         """Compare every byte with its checksum. Raises ArtefactError."""

@@ -20,7 +20,7 @@ from brisk.segments.onnxruntime import Weight, onnxruntime
 from brisk.segments.sharing import KeptStructure
 from brisk.segments.source import SegmentPlan, SegmentSpec
 
-SCHEMA = 12
+SCHEMA = 13
 
 
 def fingerprint(taps: Collection[str] = ()) -> dict[str, str]:

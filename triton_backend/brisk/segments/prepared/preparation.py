@@ -35,13 +35,13 @@ from brisk.segments.prepared.recipes import Recipe, find_recipes
 from brisk.segments.prepared.saving import OptimisedSegment, save_optimised
 from brisk.segments.prepared.trial import (
     SegmentTrial,
+    SharedStructure,
     all_alike,
-    are_equal,
     check_alike,
     gains,
     has_open_rows,
+    try_structure,
 )
-from brisk.segments.sharing import open_structure, with_weights
 from brisk.segments.source import SegmentPlan, SegmentSpec
 
 DISK_FACTOR = 4.5
@@ -55,9 +55,6 @@ MOST_MADE_BYTES = 16 << 20
 """The most bytes of weights that the start of another model of the structure folds or lays out
 anew. With ResNet-50's 94 MB it took 100 ms longer than with a graph that is not optimised, whose
 weights are mapped."""
-
-LEAST_SHARED = 0.95
-"""The least speed of a structure's session as a multiple of that of the model's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +158,7 @@ class _Tried(NamedTuple):
     """The gains by packing, and by a memory pattern; None if they were not measured."""
     batch_gain: float | None = None
     """The gain by packing for several rows."""
-    structure: Structure | None = None
+    shared: SharedStructure | None = None
 
 
 class _Making:
@@ -268,10 +265,10 @@ class _Making:
             self.gains.append(gain)
             del session
             recipes = None
-            if tried.structure is not None and not self._taps:
-                arguments = tried.structure, self._threads, Path(folder)
-                recipes = find_recipes(segment, file, *arguments)
-                self._made_bytes += _made_bytes(tried.structure, recipes or ())
+            if tried.shared is not None and not self._taps:
+                structure = tried.shared.structure
+                recipes = find_recipes(segment, file, structure, self._threads, Path(folder))
+                self._made_bytes += _made_bytes(structure, recipes or ())
             whole = hashlib.blake2b(saved.proto, digest_size=16)
             record = {
                 "proto": draft.add(np.frombuffer(saved.proto, np.uint8), is_indexed=True),
@@ -282,7 +279,7 @@ class _Making:
                 "needs_packing": tried.needs_packing,
                 "tables": [[table.name, table.ids] for table in saved.tables],
                 "digest": whole.hexdigest(),
-                "structure": self._structure_record(tried.structure, recipes, draft),
+                "structure": self._structure_record(tried.shared, recipes, draft),
             }
         if draft.size > self._most_bytes:
             raise InvalidModelError(
@@ -293,12 +290,13 @@ class _Making:
 
     def _structure_record(
         self,
-        structure: Structure | None,
+        shared: SharedStructure | None,
         recipes: Sequence[Recipe | None] | None,
         draft: ContainerDraft,
     ) -> dict[str, Any] | None:
-        if structure is None:
+        if shared is None:
             return None
+        structure = shared.structure
         blob = self._structures.get(structure.digest)
         if blob is None:
             graph = np.frombuffer(structure.proto, np.uint8)
@@ -309,6 +307,8 @@ class _Making:
             "inputs": list(structure.inputs),
             "outputs": list(structure.outputs),
             "weights": [self._weight(each, draft) for each in structure.weights],
+            "speed": shared.own_s / shared.shared_s,
+            "is_lasting": shared.is_lasting,
             "recipes": recipes,
         }
 
@@ -348,35 +348,15 @@ class _Making:
         needs_packing = saved.needs_packing or not all_alike(outputs, packed_outputs)
         patterned = open_saved(*arguments, packs=False, uses_memory_pattern=True)
         measured_gains = gains(trial, spec, plain.session, [packed.session, patterned.session])
-        structure = self._structure(spec, saved, plain.session, outputs)
+        structure = structure_of(saved.proto, saved.weights, spec)
+        shared = structure and try_structure(
+            trial, spec, structure, self._threads, plain.session, outputs
+        )
         served = packed_outputs if needs_packing else outputs
         if served is not None:
             trial.go_on(spec, served)
         batch_gain = self._batch_gain(spec, plain.session, packed.session)
-        return _Tried(
-            needs_packing, measured_gains, batch_gain, None if needs_packing else structure
-        )
-
-    def _structure(
-        self, spec: SegmentSpec, saved: OptimisedSegment, plain: Any, outputs: list[Any]
-    ) -> Structure | None:
-        """Return the structure; None: models cannot share it, or it answers otherwise or
-        slower."""
-        structure = structure_of(saved.proto, saved.weights, spec)
-        if structure is None:
-            return None
-        try:
-            opened = open_structure(structure.proto, self._threads)
-            session = with_weights(
-                opened, spec, structure.inputs, structure.outputs, structure.weights
-            )
-        except Exception:  # noqa: BLE001  # ONNX Runtime's have no common class
-            return None
-        shared_outputs = self._trial.run(spec, session)
-        if shared_outputs is None or not are_equal(outputs, shared_outputs):
-            return None
-        times = gains(self._trial, spec, plain, [session])
-        return structure if times is not None and times[0] >= LEAST_SHARED else None
+        return _Tried(needs_packing, measured_gains, batch_gain, None if needs_packing else shared)
 
     def _batch_gain(self, spec: SegmentSpec, plain: Any, packed: Any) -> float | None:
         """Return the gain by packing for a batch of several rows; None: the model takes none."""

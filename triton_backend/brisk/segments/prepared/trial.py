@@ -8,15 +8,17 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from brisk.errors import InvalidModelError
 from brisk.graph.files.element_types import dtype_of_name
 from brisk.graph.program import ContainerKind
+from brisk.segments.model.structure import Structure
 from brisk.segments.onnxruntime import OrtSession
 from brisk.segments.prepared.oracle import are_alike
+from brisk.segments.sharing import open_structure, with_weights
 from brisk.segments.source import SegmentPlan, SegmentSpec
 from brisk.segments.values import to_array, to_ort_value
 
@@ -26,6 +28,24 @@ SIZES = (128, 224, 32, 1)
 LEAST_RUNS, MOST_RUNS = 3, 20
 LONGEST_S = 0.6
 """The longest that a segment is measured, once it has run ``LEAST_RUNS`` times in each form."""
+
+
+MOST_LOST, MOST_LOST_S = 0.02, 5e-6
+"""The most time that a run may lose in its structure's session and go on there: of that in the
+segment's own session, or of a short one."""
+
+
+class SharedStructure(NamedTuple):
+    """A structure in whose session a segment answers as in its own."""
+
+    structure: Structure
+    own_s: float
+    """The time of a run in the segment's own session."""
+    shared_s: float
+
+    @property
+    def is_lasting(self) -> bool:
+        return self.shared_s - self.own_s <= max(MOST_LOST * self.own_s, MOST_LOST_S)
 
 
 class SegmentTrial:
@@ -108,9 +128,16 @@ def check_alike(label: str, expected: list[Any], again: list[Any] | None, found:
 def gains(
     trial: SegmentTrial, segment: SegmentSpec, plain: Any, others: Sequence[Any]
 ) -> list[float] | None:
-    """Return the run time of ``plain`` over that of each of ``others``: the fastest of interleaved
-    runs; None: a run failed."""
-    sessions = (plain, *others)
+    """Return the run time of ``plain`` over that of each of ``others`` (``fastest_s``); None: a
+    run failed."""
+    times_s = fastest_s(trial, segment, (plain, *others))
+    return None if times_s is None else [times_s[0] / each for each in times_s[1:]]
+
+
+def fastest_s(
+    trial: SegmentTrial, segment: SegmentSpec, sessions: Sequence[Any]
+) -> list[float] | None:
+    """Return the time of the fastest of interleaved runs of each session; None: a run failed."""
     times: list[list[float]] = [[] for _ in sessions]
     begun_s = time.perf_counter()
     for count in range(MOST_RUNS):
@@ -121,8 +148,33 @@ def gains(
             session_times.append(time.perf_counter() - started_s)
         if count + 1 >= LEAST_RUNS and time.perf_counter() - begun_s > LONGEST_S:
             break
-    base, *rest = map(min, times)
-    return [base / each for each in rest]
+    return [min(each) for each in times]
+
+
+def try_structure(
+    trial: SegmentTrial,
+    segment: SegmentSpec,
+    structure: Structure,
+    threads: int,
+    plain: Any,
+    outputs: list[Any],
+) -> SharedStructure | None:
+    """Run the segment in its structure's session; None: it answers otherwise there.
+
+    ``plain``: the segment's own session; ``outputs``: of that.
+    """
+    try:
+        opened = open_structure(structure.proto, threads)
+        session = with_weights(
+            opened, segment, structure.inputs, structure.outputs, structure.weights
+        )
+    except Exception:  # noqa: BLE001  # ONNX Runtime's have no common class
+        return None
+    shared_outputs = trial.run(segment, session)
+    if shared_outputs is None or not are_equal(outputs, shared_outputs):
+        return None
+    times_s = fastest_s(trial, segment, (plain, session))
+    return None if times_s is None else SharedStructure(structure, *times_s)
 
 
 def _bits(value: Any) -> Any:
