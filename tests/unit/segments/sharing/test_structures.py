@@ -159,6 +159,7 @@ def test_where_a_structure_is_slower_only_a_start_runs_in_it(
 ) -> None:
     monkeypatch.setattr(trial, "MOST_LOST", -math.inf)
     monkeypatch.setattr(trial, "MOST_LOST_S", -math.inf)
+    monkeypatch.setattr(trial, "MOST_LOST_BY_START", math.inf)
     monkeypatch.setattr(manifest, "LEAST_GAIN", 99.0)
     monkeypatch.setattr(manifest, "LEAST_BATCH_GAIN", 99.0)
     first, second = (
@@ -183,6 +184,14 @@ def test_where_a_structure_is_slower_only_a_start_runs_in_it(
     expected = PreparedModel(second.path, tmp_path / "2.onnx", threads, shares=False)
     assert answer == run_in_turn(expected, {"x": x})["y"].tobytes()
     assert second.open(0).session is own[0].session, "once it is there"  # type: ignore[union-attr]
+
+
+def test_a_structure_in_which_a_start_gains_nothing_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("MOST_LOST", "MOST_LOST_S", "MOST_LOST_BY_START"):
+        monkeypatch.setattr(trial, name, -math.inf)
+    assert digests(prepared(network(tmp_path / "model.onnx", 1))) == [None]
 
 
 def test_what_decides_shapes_tells_structures_apart(tmp_path: Path) -> None:

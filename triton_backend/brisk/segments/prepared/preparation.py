@@ -329,12 +329,14 @@ class _Making:
         """Try a saved segment. Raises InvalidModelError if it does not answer as ``session``."""
         spec, trial = self.source.plan.segments[index], self._trial
         label = f"{self.model}: segment {index} ({spec.words})"
+        started_s = time.perf_counter()
         try:
             plain = open_saved(saved.proto, saved.weights, self._threads, packs=False)
         except Exception as error:
             raise InvalidModelError(
                 f"{label}: ONNX Runtime cannot load what it saved: {error}"
             ) from error
+        made_s = time.perf_counter() - started_s
         outputs = trial.run(spec, session) if index else trial.run_first(spec, session)
         if outputs is None:
             trial.values = None
@@ -350,7 +352,7 @@ class _Making:
         measured_gains = gains(trial, spec, plain.session, [packed.session, patterned.session])
         structure = structure_of(saved.proto, saved.weights, spec)
         shared = structure and try_structure(
-            trial, spec, structure, self._threads, plain.session, outputs
+            trial, spec, structure, self._threads, plain.session, made_s, outputs
         )
         served = packed_outputs if needs_packing else outputs
         if served is not None:

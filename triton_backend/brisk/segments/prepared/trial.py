@@ -34,6 +34,9 @@ MOST_LOST, MOST_LOST_S = 0.02, 5e-6
 """The most time that a run may lose in its structure's session and go on there: of that in the
 segment's own session, or of a short one."""
 
+MOST_LOST_BY_START = 0.5
+"""The most time that a start's run may lose there, of what making the own session takes."""
+
 
 class SharedStructure(NamedTuple):
     """A structure in whose session a segment answers as in its own."""
@@ -44,8 +47,13 @@ class SharedStructure(NamedTuple):
     shared_s: float
 
     @property
+    def lost_s(self) -> float:
+        """The time that a run loses in the structure's session."""
+        return self.shared_s - self.own_s
+
+    @property
     def is_lasting(self) -> bool:
-        return self.shared_s - self.own_s <= max(MOST_LOST * self.own_s, MOST_LOST_S)
+        return self.lost_s <= max(MOST_LOST * self.own_s, MOST_LOST_S)
 
 
 class SegmentTrial:
@@ -157,11 +165,13 @@ def try_structure(
     structure: Structure,
     threads: int,
     plain: Any,
+    made_s: float,
     outputs: list[Any],
 ) -> SharedStructure | None:
-    """Run the segment in its structure's session; None: it answers otherwise there.
+    """Run the segment in its structure's session; None: it answers otherwise there, or a start
+    would gain nothing.
 
-    ``plain``: the segment's own session; ``outputs``: of that.
+    ``plain``: the segment's own session, made in ``made_s``; ``outputs``: of that.
     """
     try:
         opened = open_structure(structure.proto, threads)
@@ -174,7 +184,11 @@ def try_structure(
     if shared_outputs is None or not are_equal(outputs, shared_outputs):
         return None
     times_s = fastest_s(trial, segment, (plain, session))
-    return None if times_s is None else SharedStructure(structure, *times_s)
+    if times_s is None:
+        return None
+    shared = SharedStructure(structure, *times_s)
+    helps = shared.is_lasting or shared.lost_s <= MOST_LOST_BY_START * made_s
+    return shared if helps else None
 
 
 def _bits(value: Any) -> Any:
