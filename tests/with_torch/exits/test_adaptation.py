@@ -12,14 +12,16 @@ import pytest
 import torch
 
 from brisk.exits.adaptation import adapter as adapter_module
+from brisk.exits.adaptation import validation
 from brisk.exits.adaptation.adapter import AdaptationOutcome, Adapter
 from brisk.exits.adaptation.features import Material, gather, look_at
 from brisk.exits.adaptation.reference import read_reference
 from brisk.exits.adaptation.replay_buffer import SampleWindow, Use, recent_choice
 from brisk.exits.adaptation.retraining import AdaptationSettings
+from brisk.exits.adaptation.validation import standing_of
 from brisk.exits.files.container import DamagedFileError
 from brisk.exits.files.versions import reference_file
-from brisk.exits.guarantee.calibration import count_cascade
+from brisk.exits.guarantee.calibration import Scored, count_cascade
 from brisk.exits.learning.exporting import export_head, network_of
 from brisk.exits.learning.predictor import PredictorSettings, last_layer
 from support.exits.adapted import Adapted
@@ -131,6 +133,47 @@ def test_where_traffic_turns_back_the_next_version_is_what_was_trained_first(
     assert outcome.cascade.levels == adapted.cascade.levels
     assert outcome.cascade.exits == adapted.cascade.exits
     assert outcome.saved_s[0] == 0 < outcome.saved_s[1]
+
+
+def test_a_stricter_level_that_a_version_lacks_comes_back_once_it_is_proved(
+    adapted: Adapted,
+) -> None:
+    """Also where nothing else is gained."""
+    (level,) = adapted.cascade.levels
+    loose = dataclasses.replace(level, accuracy=0.9)
+    trained = dataclasses.replace(adapted.cascade, levels=(loose, level))
+    adapter = Adapter(adapted.base, trained, adapted.reference, AdaptationSettings())
+    adapter.take({"image": adapted.drifted()}, 0.0)
+    while (learned := adapter.adapt(1.0)).cascade is not None:
+        assert len(learned.cascade.levels) == 2
+    lacking = dataclasses.replace(adapter.cascade, levels=adapter.cascade.levels[:1])
+    adapter.cascade = lacking
+    outcome = adapter.adapt(1.0)
+    assert outcome.cascade is not None, outcome.reason
+    assert [each.accuracy for each in outcome.cascade.levels] == [0.9, 0.95]
+
+
+def test_a_single_mistake_casts_no_doubt_on_a_stricter_level_but_a_refutation_does(
+    adapted: Adapted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One mistake in 150 answers is less than 99.5 %, as in nearly all traffic."""
+    (level,) = adapted.cascade.levels
+    none = (math.inf,) * len(adapted.cascade.exits)
+    first = dataclasses.replace(level, thresholds=none)
+    strict = dataclasses.replace(level, accuracy=0.995, thresholds=(0.5, *none[1:]))
+    cascade = dataclasses.replace(adapted.cascade, levels=(first, strict))
+
+    def doubt(mistakes: int) -> str:
+        shape = len(none), 300
+        right = np.ones(shape, bool)
+        right[0, :mistakes] = False
+        scores = np.repeat(np.linspace(1, 0, 300, dtype=np.float32)[None], len(none), 0)
+        looked = Scored(scores, right, np.ones(shape, bool))
+        monkeypatch.setattr(validation, "look_at", lambda *_: looked)
+        return standing_of(cascade, Material((), (), torch.zeros(300, 10))).doubt
+
+    assert doubt(1) == ""
+    assert "exit 0 agrees in 138 of 150 answers" in doubt(12)
 
 
 def test_constant_traffic_teaches_nothing(adapted: Adapted) -> None:

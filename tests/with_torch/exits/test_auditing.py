@@ -239,3 +239,71 @@ def test_a_refuted_version_gives_way_to_the_one_before_wherever_that_is() -> Non
     assert caches.served is trained
     caches.refuted(trained)
     assert caches.news == [Change.PROMOTED, Change.ROLLED_BACK, Change.WITHDRAWN]
+
+
+ROWS = np.zeros((50, 3, 12, 12), np.float32)
+
+
+def levelled(*accuracies: float, revision: int = 0, repairs: bool = False) -> ServedCaches:
+    """A version with levels of these accuracies."""
+    model = served(exits=(1, 3), take=11)
+    levels = tuple(dataclasses.replace(model.level, accuracy=accuracy) for accuracy in accuracies)
+    cascade = dataclasses.replace(
+        model.cascade, levels=levels, revision=revision, repairs=repairs, synchronous=True
+    )
+    return ServedCaches.of(cascade, model.cut)
+
+
+def run(caches: SessionCaches, agreement: float) -> ServedCaches:
+    """Run rows of which half save something. Return the version that ran."""
+    frame = caches.start({"image": ROWS}, ["scores"], agreement)
+    assert frame is not None, "all is left to the model"
+    half = tuple(range(len(ROWS) // 2))
+    frame.answers = [Answer(half, {}, 0, np.zeros((len(half), 2), np.float32))]
+    frame.evaluated[0] = len(ROWS)
+    version = caches.note(frame)
+    assert version is not None
+    return version
+
+
+@pytest.mark.parametrize("repairs", [False, True])
+def test_a_candidate_without_the_level_that_is_asked_for_takes_no_early_answer_away(
+    repairs: bool,
+) -> None:
+    """Nothing it has answered speaks for it, and its trial ends all the same."""
+    caches = SessionCaches()
+    present = levelled(0.97, 0.98)
+    caches.bring(present)
+    caches.bring_candidate(levelled(0.97, revision=1, repairs=repairs))
+    for _ in range(2 * FEWEST_ROWS // len(ROWS)):
+        assert run(caches, 0.98) is present
+    assert caches.candidate is None
+    assert caches.served is present
+    assert caches.news == [Change.REJECTED]
+
+
+def test_requests_of_both_levels_try_a_candidate_that_has_one_of_them() -> None:
+    """It gets every other run of its level; of the others it would save nothing."""
+    caches = SessionCaches()
+    present, candidate = levelled(0.97, 0.98), levelled(0.97, revision=1)
+    caches.bring(present)
+    caches.bring_candidate(candidate)
+    ran = [run(caches, agreement) for agreement in (0.97, 0.98) * 3]
+    assert [version is candidate for version in ran] == [False, False, True, *[False] * 3]
+    assert caches.trial.present.rows == 5 * len(ROWS)
+    assert caches.trial.candidate.rows == 4 * len(ROWS)
+    assert caches.trial.candidate.mean == pytest.approx(caches.trial.present.mean / 4)
+
+
+def test_a_candidate_that_alone_has_the_level_that_is_asked_for_takes_over() -> None:
+    caches = SessionCaches()
+    candidate = levelled(0.97, 0.98, revision=1)
+    caches.bring(levelled(0.97))
+    caches.bring_candidate(candidate)
+    for _ in range(FEWEST_AUDITED):
+        candidate.audit.note(0, agrees=True)
+    for _ in range(2 * FEWEST_ROWS // len(ROWS)):
+        assert run(caches, 0.98) is candidate
+    assert caches.served is candidate
+    assert caches.news == [Change.PROMOTED]
+    assert caches.start({"image": ROWS}, ["scores"], 0.99) is None, "nobody has it"

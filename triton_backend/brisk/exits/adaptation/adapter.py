@@ -130,7 +130,8 @@ class Adapter:
         tune = in_order([unseen.take(slice(len(parts[Use.SELECT]))) for _, unseen in retrained])
         recent = parts[Use.HELD_OUT]
         served, trained = (standing_of(each, recent) for each in (self.cascade, self._trained))
-        verdict = judge(self.cascade, networks, tune, recent, self._held_out, served)
+        accuracies = [level.accuracy for level in self._trained.levels]
+        verdict = judge(self.cascade, networks, tune, recent, self._held_out, served, accuracies)
         learned_s = verdict.saved_s if verdict.levels else 0.0
         if is_better(trained.sound_s, served) and trained.sound_s > learned_s:
             exits, levels, after_s = self._trained.exits, self._trained.levels, trained.saved_s

@@ -125,16 +125,17 @@ class VersionTrial:
     """A new version against its predecessor on the same traffic, before it takes over.
 
     Runs of the two are interleaved. What counts is the share of the model that a row saved: hit
-    rates alone would favour late exits.
+    rates alone would favour late exits. Of rows that ask for a level which one of the two lacks,
+    that one saves nothing: so a version ends that lacks what requests ask for, and its trial, too.
     """
 
     repairs: bool = False
-    """Whether the new version repairs the promise. Then it gets all runs and may save less: it
-    only has to pass its audits."""
+    """Whether the new version repairs the promise. Then it gets all runs that ask for a level
+    which it has, and may save less: it only has to answer some and to pass its audits."""
     present: Saving = field(default_factory=Saving)
     candidate: Saving = field(default_factory=Saving)
     turn: int = 0
-    """The number of runs so far."""
+    """The number of runs so far that either version could answer."""
 
     def takes_candidate(self) -> bool:
         """Count a run. Return whether it gets the new version: every other one does."""
@@ -158,7 +159,8 @@ class VersionTrial:
         ):
             return TrialResult.OPEN
         if self.repairs:
-            return TrialResult.BETTER
+            is_needless = self.candidate.mean == 0 < self.present.mean
+            return TrialResult.WORSE if is_needless else TrialResult.BETTER
         error = math.sqrt(self.present.variance_of_mean + self.candidate.variance_of_mean)
         behind = self.present.mean - self.candidate.mean
         return TrialResult.WORSE if behind > DEVIATIONS * error else TrialResult.BETTER

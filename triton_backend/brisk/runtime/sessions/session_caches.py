@@ -91,24 +91,45 @@ class SessionCaches:
 
         Raises InvalidRequestError if the inputs do not fit the model.
         """
-        served = self.served
-        if self._candidate is not None and self.trial.takes_candidate():
-            served = self._candidate
-        level = served.cascade.level(agreement) if served is not None else None
-        if served is None or level is None or not _are_rows(inputs):
+        if not _are_rows(inputs):
+            return None
+        version = self._version_for(agreement, len(next(iter(inputs.values()))))
+        level = version.cascade.level(agreement) if version is not None else None
+        if version is None or level is None:
             return None
         from brisk.exits.serving.frame import ExitingFrame
 
         return ExitingFrame(
-            served.base.program,
-            served.cascade,
-            served.places,
+            version.base.program,
+            version.cascade,
+            version.places,
             level,
-            None if served.cascade.synchronous else exit_thread(),
+            None if version.cascade.synchronous else exit_thread(),
             inputs,
             requested,
-            served.switched_off,
+            version.switched_off,
         )
+
+    def _version_for(self, agreement: float | None, rows: int) -> ServedCaches | None:
+        """Return the version for a run of ``rows`` rows; None if nothing keeps ``agreement``.
+
+        Where only one of two versions keeps it, that one answers, and no turn is counted. The
+        trial learns that the other one saves nothing of these rows: the model would answer them.
+        """
+        served, candidate = self.served, self._candidate
+        able = [
+            version
+            for version in (served, candidate)
+            if version is not None and version.cascade.level(agreement) is not None
+        ]
+        if candidate is None or not able:
+            return able[0] if able else None
+        if len(able) > 1:
+            return candidate if self.trial.takes_candidate() else served
+        (only,) = able
+        other = self.trial.present if only is candidate else self.trial.candidate
+        other.add(rows, 0.0)
+        return only
 
     def version_of(self, cascade: Cascade) -> ServedCaches | None:
         """Return the version with this cascade; None if it is no longer served or on trial."""
@@ -150,10 +171,10 @@ class SessionCaches:
         if verdict is TrialResult.OPEN:
             return
         figures = f"it saves {trial.candidate.mean:.1%} of the model, the one before "
-        figures += "too boldly" if trial.repairs else f"{trial.present.mean:.1%}"
         if verdict is TrialResult.WORSE:
-            self._reject(figures)
+            self._reject(f"{figures}{trial.present.mean:.1%}")
             return
+        figures += "too boldly" if trial.repairs else f"{trial.present.mean:.1%}"
         version, self._candidate = self._candidate, None
         assert version is not None
         self._predecessor, self._served = self._served, version
