@@ -19,11 +19,16 @@ from brisk.exits.adaptation.reference import read_reference
 from brisk.exits.adaptation.replay_buffer import SampleWindow, Use, recent_choice
 from brisk.exits.adaptation.retraining import AdaptationSettings
 from brisk.exits.adaptation.validation import standing_of
+from brisk.exits.base_model import BaseModel
+from brisk.exits.cascade import Cascade
+from brisk.exits.data.outliers import make_outliers
+from brisk.exits.data.samples import Samples
 from brisk.exits.files.container import DamagedFileError
 from brisk.exits.files.versions import reference_file
 from brisk.exits.guarantee.calibration import Scored, count_cascade
 from brisk.exits.learning.exporting import export_head, network_of
 from brisk.exits.learning.predictor import PredictorSettings, last_layer
+from brisk.exits.sources import marks
 from support.exits.adapted import Adapted
 
 MOST_RETRAINING_S = 0.5
@@ -204,6 +209,19 @@ def test_too_few_samples_prove_nothing(adapted: Adapted) -> None:
     assert "cannot be proved with confidence 90%" in outcome.reason
 
 
+def test_nothing_is_run_where_too_few_samples_can_prove_nothing(
+    adapted: Adapted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To prove 95 % takes more of the held-out share than is there."""
+    adapter = adapter_of(adapted)
+    for name in ("gather", "retrain"):
+        monkeypatch.setattr(adapter_module, name, None)
+    adapter.take({"image": adapted.drifted()[:120]}, 0.0)
+    outcome = adapter.adapt(1.0)
+    assert outcome.cascade is None
+    assert "accuracy 95.00% cannot be proved" in outcome.reason
+
+
 def test_a_worse_version_is_refused(adapted: Adapted) -> None:
     """Training that goes wrong: far too large steps."""
     settings = AdaptationSettings(predictor=PredictorSettings(epochs=3, learning_rate=30.0))
@@ -236,6 +254,69 @@ def test_a_window_is_bounded_in_rows_and_bytes() -> None:
     assert small.size_bytes == 200
     small.offer({"image": np.ones((1, 51), np.float32)}, 0.0)
     assert len(small) == 5, "a row that is too large takes no other's place"
+
+
+def seen_as(numbers: int) -> Material:
+    """Return what exits see of a row: so many numbers."""
+    return Material((torch.zeros(1, numbers - 2),), (torch.zeros(1, 1),), torch.zeros(1, 1))
+
+
+def test_what_exits_see_of_a_sample_takes_the_place_of_its_inputs() -> None:
+    window = SampleWindow(most_rows=20, most_bytes=1400)
+    images = np.random.default_rng(0).normal(0, 1, (10, 100)).astype(np.float32)
+    for image in images:  # of 400 bytes each
+        window.offer({"image": image[None]}, 0.0)
+        *_, newest = window.samples()
+        assert window.fresh_bytes == 400
+        window.see(newest, seen_as(25))
+        assert not newest.inputs
+    assert (len(window), window.size_bytes, window.fresh_bytes) == (10, 1000, 0)
+    window.offer({"image": images[:1]}, 5.0)
+    assert (len(window), window.size_bytes, window.fresh_bytes) == (10, 1000, 0), "seen before"
+    window.offer({"image": -images[:1]}, 6.0)
+    assert (len(window), window.size_bytes, window.fresh_bytes) == (11, 1400, 400)
+    *_, before, newest = window.samples()
+    window.see(newest, seen_as(350))
+    assert (len(window), window.size_bytes) == (1, 1400)
+    window.see(before, seen_as(25))
+    window.drop(before)
+    assert (len(window), window.size_bytes) == (1, 1400), "a forgotten one changes nothing"
+    window.drop(newest)
+    assert (len(window), window.size_bytes, window.fresh_bytes) == (0, 0, 0)
+
+
+def test_photographs_are_learned_from_within_bounded_memory(
+    adapted: Adapted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of 600 KB, of which a window of their bytes holds a hundred: too few to prove any."""
+
+    def enlarged(images: np.ndarray) -> np.ndarray:
+        return images.repeat(48, 2).repeat(48, 3)
+
+    def gathered(base: BaseModel, cascade: Cascade, inputs: dict[str, np.ndarray]) -> Material:
+        step = inputs["image"].shape[2] // 8
+        return gather(base, cascade, {"image": inputs["image"][:, :, ::step, ::step]})
+
+    small = adapted.reference
+    monkeypatch.setattr(adapter_module, "gather", gathered)
+    monkeypatch.setattr(adapter_module, "make_outliers", lambda *_: make_outliers(small.select, 0))
+    fit, select, held_out = (
+        Samples({"image": enlarged(part.inputs["image"][:17])})
+        for part in (small.fit, small.select, small.held_out)
+    )
+    reference = dataclasses.replace(
+        small, fit=fit, select=select, held_out=held_out, learned=marks(fit.inputs)
+    )
+    settings = AdaptationSettings(window_bytes=64 << 20)
+    adapter = Adapter(adapted.base, adapted.cascade, reference, settings)
+    images = adapted.drifted()
+    for start in range(0, len(images), 10):
+        adapter.take({"image": enlarged(images[start : start + 10])}, 0.0)
+        assert adapter.window.fresh_bytes < settings.fresh_bytes
+        assert adapter.window.size_bytes <= settings.window_bytes
+    assert len(adapter.window) == len(np.unique(images, axis=0))
+    outcome = adapter.adapt(1.0)
+    assert outcome.cascade is not None, outcome.reason
 
 
 def test_an_input_that_comes_again_counts_once_as_a_recent_one() -> None:

@@ -14,19 +14,27 @@ import torch
 from brisk.exits.adaptation.features import Material, gather, joined, read_points
 from brisk.exits.adaptation.reference import ReferenceData, read_reference
 from brisk.exits.adaptation.replay_buffer import (
+    BufferedSample,
     SampleWindow,
     Use,
     newest_of_sources,
     recent_choice,
 )
 from brisk.exits.adaptation.retraining import AdaptationSettings, OutOfDistribution, retrain
-from brisk.exits.adaptation.validation import is_better, judge, standing_of
-from brisk.exits.base_model import BaseModel, load_graph, taps_of
+from brisk.exits.adaptation.validation import (
+    Judgement,
+    is_better,
+    judge,
+    standing_of,
+    unproved,
+)
+from brisk.exits.base_model import BATCH_ROWS, BaseModel, load_graph, taps_of
 from brisk.exits.cascade import Cascade, Exit
 from brisk.exits.cascade_file import read_cascade, unchanged
 from brisk.exits.data.outliers import FOR_FLOOR, make_outliers
 from brisk.exits.files.versions import reference_file, trained_file
-from brisk.exits.guarantee.calibration import in_order
+from brisk.exits.guarantee.calibration import Promise, Scored, in_order
+from brisk.exits.guarantee.proposals import fewest_to_calibrate
 from brisk.exits.heads.exit_head import ExitHead
 from brisk.exits.learning.exporting import export_head, network_of
 from brisk.exits.model_graph import read_graph
@@ -100,8 +108,14 @@ class Adapter:
     def take(self, inputs: Mapping[str, np.ndarray], now_s: float) -> None:
         """Keep the rows of a sampled request if they are of the reference's types and shapes."""
         kinds = {name: (array.dtype, array.shape[1:]) for name, array in inputs.items()}
-        if kinds == self._kinds:
-            self.window.offer(inputs, now_s)
+        if kinds != self._kinds:
+            return
+        rows = len(next(iter(inputs.values())))
+        for start in range(0, rows, BATCH_ROWS):
+            part = slice(start, start + BATCH_ROWS)
+            self.window.offer({name: array[part] for name, array in inputs.items()}, now_s)
+            if self.window.fresh_bytes >= self._settings.fresh_bytes:
+                self._see()
 
     def adapt(self, now_s: float) -> AdaptationOutcome:
         """Retrain all caches; a better version becomes ``cascade``, which later calls start from.
@@ -109,29 +123,27 @@ class Adapter:
         If traffic turns back, the caches as they were trained first may be the next version: their
         promise is proved on data of their own, and recent traffic must not contradict it.
         """
-        settings = self._settings
-        parts = self._recent(now_s)
-        samples = sum(map(len, parts.values()))
-        if samples < settings.fewest_distinct:
-            text = (
-                f"there are {samples} different samples in {self.window.offered} offered; "
-                f"expected at least {settings.fewest_distinct}"
-            )
-            return AdaptationOutcome(None, text, samples)
-        fit = self._mixed(parts[Use.FIT], self._fit)
-        select = self._mixed(parts[Use.SELECT], self._select)
-        retrained, retraining_s = [], []
-        for index, exit_ in enumerate(self.cascade.exits):
-            started_s = time.process_time()
-            network = network_of(exit_)
-            retrained.append(retrain(network, index, fit, select, self._outliers, settings))
-            retraining_s.append(time.process_time() - started_s)
-        networks = [network for network, _ in retrained]
-        tune = in_order([unseen.take(slice(len(parts[Use.SELECT]))) for _, unseen in retrained])
+        chosen = self._chosen(now_s)
+        too_few = self._too_few(chosen)
+        if not too_few:
+            self._see()
+            chosen = self._chosen(now_s)
+            too_few = self._too_few(chosen)  # rows of no numbers are gone
+        samples = sum(map(len, chosen.values()))
+        if too_few:
+            return AdaptationOutcome(None, too_few, samples)
+        parts = {use: self._joined(each) for use, each in chosen.items()}
         recent = parts[Use.HELD_OUT]
         served, trained = (standing_of(each, recent) for each in (self.cascade, self._trained))
-        accuracies = [level.accuracy for level in self._trained.levels]
-        verdict = judge(self.cascade, networks, tune, recent, self._held_out, served, accuracies)
+        networks: list[ExitHead] = []
+        retraining_s: list[float] = []
+        verdict = Judgement((), unproved(self._promise, len(recent)), 0.0)
+        if len(recent) >= fewest_to_calibrate(self._promise):
+            networks, tune, retraining_s = self._retrained(parts)
+            trained_to = [level.accuracy for level in self._trained.levels]
+            verdict = judge(
+                self.cascade, networks, tune, recent, self._held_out, served, trained_to
+            )
         learned_s = verdict.saved_s if verdict.levels else 0.0
         if is_better(trained.sound_s, served) and trained.sound_s > learned_s:
             exits, levels, after_s = self._trained.exits, self._trained.levels, trained.saved_s
@@ -159,22 +171,64 @@ class Adapter:
             for exit_, network in zip(self.cascade.exits, networks, strict=True)
         )
 
-    def _recent(self, now_s: float) -> dict[Use, Material]:
-        """Return the window's samples by use: those to fit drawn by recency, others if recent."""
+    def _retrained(
+        self, parts: Mapping[Use, Material]
+    ) -> tuple[list[ExitHead], Scored, list[float]]:
+        """Return all exits' networks fitted anew, the rows that tune them, and each network's
+        processor time."""
+        fit = self._mixed(parts[Use.FIT], self._fit)
+        select = self._mixed(parts[Use.SELECT], self._select)
+        networks, tune, retraining_s = [], [], []
+        for index, exit_ in enumerate(self.cascade.exits):
+            started_s = time.process_time()
+            network, unseen = retrain(
+                *(network_of(exit_), index, fit, select, self._outliers, self._settings)
+            )
+            networks.append(network)
+            tune.append(unseen.take(slice(len(parts[Use.SELECT]))))
+            retraining_s.append(time.process_time() - started_s)
+        return networks, in_order(tune), retraining_s
+
+    @property
+    def _promise(self) -> Promise:
+        """The first level's promise, without which there is no version."""
+        return Promise(self._trained.levels[0].accuracy, self._trained.confidence)
+
+    def _too_few(self, chosen: Mapping[Use, Sequence[BufferedSample]]) -> str:
+        """Return why the samples suffice for no version, or ''.
+
+        Too few to prove one may still speak for a return to what was trained.
+        """
+        samples, fewest = sum(map(len, chosen.values())), self._settings.fewest_distinct
+        if samples < fewest:
+            return (
+                f"there are {samples} different samples in {self.window.offered} offered; "
+                f"expected at least {fewest}"
+            )
+        held_out, is_as_trained = len(chosen[Use.HELD_OUT]), not self.cascade.revision
+        if is_as_trained and held_out < fewest_to_calibrate(self._promise):
+            return unproved(self._promise, held_out)
+        return ""
+
+    def _see(self) -> None:
+        """Run the base model on the samples on which it has not run yet."""
         fresh = [sample for sample in self.window.samples() if sample.seen is None]
-        if fresh:
-            inputs = {
-                name: np.stack([sample.inputs[name] for sample in fresh])
-                for name in fresh[0].inputs
-            }
-            material = gather(self._base, self.cascade, inputs)
-            for row, is_finite in enumerate(material.finite_rows()):
-                if is_finite:
-                    fresh[row].seen = material.take([row])
-                else:  # a row with NaN trains nothing
-                    self.window.drop(fresh[row])
+        if not fresh:
+            return
+        inputs = {
+            name: np.stack([sample.inputs[name] for sample in fresh]) for name in fresh[0].inputs
+        }
+        material = gather(self._base, self.cascade, inputs)
+        for row, is_finite in enumerate(material.finite_rows()):
+            if is_finite:
+                self.window.see(fresh[row], material.take([row]))
+            else:  # a row with NaN trains nothing
+                self.window.drop(fresh[row])
+
+    def _chosen(self, now_s: float) -> dict[Use, list[BufferedSample]]:
+        """Return the window's samples by use: those to fit drawn by recency, others if recent."""
         samples = self.window.samples()
-        settings, parts = self._settings, {}
+        settings, found = self._settings, {}
         oldest_s = now_s - JUDGED_HALF_LIVES * settings.half_life_s
         for use in Use:
             chosen = [sample for sample in samples if sample.use is use]
@@ -190,9 +244,12 @@ class Adapter:
                 chosen = [chosen[row] for row in rows]
             else:  # what is proved is proved of the traffic as it is now, each source once
                 chosen = [one for one in newest_of_sources(chosen) if one.arrived_s >= oldest_s]
-            materials = [sample.seen for sample in chosen if sample.seen is not None]
-            parts[use] = joined(materials) if materials else self._fit.take([])
-        return parts
+            found[use] = chosen
+        return found
+
+    def _joined(self, samples: Sequence[BufferedSample]) -> Material:
+        materials = [sample.seen for sample in samples if sample.seen is not None]
+        return joined(materials) if materials else self._fit.take([])
 
     def _mixed(self, recent: Material, original: Material) -> Material:
         """Return recent rows and the settings' share of original ones."""

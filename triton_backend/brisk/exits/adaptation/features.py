@@ -37,6 +37,11 @@ class Material:
     def __len__(self) -> int:
         return len(self.teacher)
 
+    @property
+    def size_bytes(self) -> int:
+        """The size of all rows together."""
+        return sum(part.nbytes for part in (*self.features, *self.summaries, self.teacher))
+
     def finite_rows(self) -> list[bool]:
         """Return for each row whether all of it is finite: a NaN would spread to all weights."""
         parts = (*self.features, *self.summaries, self.teacher)

@@ -1,5 +1,8 @@
 """A window of recent inputs: bounded, without duplicates, recent ones counting more.
 
+An input is kept until the base model has run on it, and then what exits see of it in its place: of
+a photograph some ten kilobytes.
+
 The use of a sample is decided by its source (``brisk.exits.sources``): a picture that comes again
 moved or dimmed has the use that it had before, and a copy of what has trained the caches only
 trains.
@@ -41,7 +44,8 @@ class BufferedSample:
 
     digest: bytes
     inputs: Mapping[str, np.ndarray]
-    """The inputs by name, without the batch dimension, in this process's own memory."""
+    """The inputs by name, without the batch dimension, in this process's own memory; none once the
+    base model has run."""
     arrived_s: float
     size_bytes: int
     source: int
@@ -61,7 +65,7 @@ class SampleWindow:
         self._most_rows = most_rows
         self._most_bytes = most_bytes
         self._samples: OrderedDict[bytes, BufferedSample] = OrderedDict()
-        self._bytes = 0
+        self._bytes = self._fresh_bytes = 0
         self.offered = 0
 
     def __len__(self) -> int:
@@ -71,6 +75,11 @@ class SampleWindow:
     def size_bytes(self) -> int:
         """The size of all samples together."""
         return self._bytes
+
+    @property
+    def fresh_bytes(self) -> int:
+        """The size of the samples on which the base model has not run yet."""
+        return self._fresh_bytes
 
     def samples(self) -> tuple[BufferedSample, ...]:
         """Return all samples, the oldest first."""
@@ -96,10 +105,18 @@ class SampleWindow:
             size = sum(array.nbytes for array in one.values())
             self._add(BufferedSample(digest, one, arrived_s, size, sources[row], use))
 
+    def see(self, sample: BufferedSample, seen: Material) -> None:
+        """Keep what exits see of ``sample`` in place of its inputs, unless it is forgotten."""
+        if self._samples.get(sample.digest) is sample:
+            self._count(sample, -1)
+            sample.inputs, sample.seen, sample.size_bytes = {}, seen, seen.size_bytes
+            self._count(sample, 1)
+            self._shrink()
+
     def drop(self, sample: BufferedSample) -> None:
-        """Forget a sample that is there."""
-        del self._samples[sample.digest]
-        self._bytes -= sample.size_bytes
+        """Forget ``sample``, if it is there."""
+        if self._samples.get(sample.digest) is sample:
+            self._count(self._samples.pop(sample.digest), -1)
 
     def _use_of(self, source: int, digest: bytes) -> Use:
         """Return the source's use so far, else one by ``digest``, its first sample's."""
@@ -113,17 +130,26 @@ class SampleWindow:
 
     def _add(self, sample: BufferedSample) -> None:
         self.offered += 1
-        if sample.size_bytes > self._most_bytes:
-            return
         before = self._samples.pop(sample.digest, None)
         if before is not None:
-            sample.seen = before.seen
-            self._bytes -= before.size_bytes
-        self._bytes += sample.size_bytes
+            self._count(before, -1)
+            if before.seen is not None:
+                sample.inputs, sample.seen, sample.size_bytes = {}, before.seen, before.size_bytes
+        if sample.size_bytes > self._most_bytes:
+            return
         self._samples[sample.digest] = sample
+        self._count(sample, 1)
+        self._shrink()
+
+    def _shrink(self) -> None:
         while len(self._samples) > self._most_rows or self._bytes > self._most_bytes:
             _, oldest = self._samples.popitem(last=False)
-            self._bytes -= oldest.size_bytes
+            self._count(oldest, -1)
+
+    def _count(self, sample: BufferedSample, times: int) -> None:
+        self._bytes += times * sample.size_bytes
+        if sample.seen is None:
+            self._fresh_bytes += times * sample.size_bytes
 
 
 def newest_of_sources(samples: Sequence[BufferedSample]) -> list[BufferedSample]:

@@ -38,8 +38,10 @@ class AdaptationSettings:
 
     window_rows: int = 4000
     """The most rows of the traffic that are kept."""
-    window_bytes: int = 64 << 20
-    """The most memory of these rows."""
+    window_bytes: int = 256 << 20
+    """The most memory of these rows: of what exits see of them, and of ``fresh_bytes``."""
+    fresh_bytes: int = 32 << 20
+    """The inputs in memory at which the base model runs on them, whose bytes are given up then."""
     half_life_s: float = 120.0
     """The age at which a sample counts half as much as a new one."""
     fit_rows: int = 1800

@@ -113,14 +113,7 @@ def judge(
         if proof is not None and not broken:
             levels.append(Level(accuracy, proof.thresholds, proof.count))
         elif not levels:
-            reason = (
-                f"on original inputs {broken}"
-                if broken
-                else (
-                    f"accuracy {accuracy:.2%} cannot be proved with confidence "
-                    f"{cascade.confidence:.0%} on {len(recent)} held-out recent inputs"
-                )
-            )
+            reason = f"on original inputs {broken}" if broken else unproved(promise, len(recent))
             return Judgement((), reason, 0.0)
     after_s = saved(count_cascade(proving, levels[0].thresholds))
     ours, theirs = ({level.accuracy for level in each} for each in (levels, cascade.levels))
@@ -131,6 +124,14 @@ def judge(
         )
         return Judgement((), text, after_s)
     return Judgement(tuple(levels), "", after_s)
+
+
+def unproved(promise: Promise, rows: int) -> str:
+    """Return that ``rows`` held-out recent inputs do not prove the promise."""
+    return (
+        f"accuracy {promise.accuracy:.2%} cannot be proved with confidence "
+        f"{promise.confidence:.0%} on {rows} held-out recent inputs"
+    )
 
 
 def doubted(count: CascadeCount, accuracy: float) -> str:

@@ -176,6 +176,12 @@ def calibrate_cautiously(
     return max(passed, key=tuning_value, default=None)
 
 
+def fewest_to_calibrate(promise: Promise) -> int:
+    """Return the fewest held-out inputs of which ``calibrate_cautiously`` may prove a proposal."""
+    each = shared(promise, SEQUENCES)
+    return math.ceil(SPARE * fewest_to_prove(each.accuracy, each.confidence))
+
+
 def most_promising(
     tuning: Scored, share: float, promise: Promise, value: Value
 ) -> list[list[Thresholds]]:
