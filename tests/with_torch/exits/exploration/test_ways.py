@@ -19,7 +19,7 @@ from brisk.exits.exploration.shortlist import (
     disjoint,
 )
 from brisk.exits.exploration.study import noticed_at
-from brisk.exits.guarantee.calibration import Scored
+from brisk.exits.guarantee.calibration import Scored, count_cascade, in_order
 from brisk.exits.model_graph import ExitPoint
 
 SETTINGS = ExplorationSettings(accuracy=0.97, confidence=0.95)
@@ -164,6 +164,30 @@ def test_where_held_out_rows_refute_the_best_cascade_another_one_is_proved() -> 
     calibrated = composer.calibrated(cascades)
     assert calibrated is not None
     assert calibrated[0] == (1,)
+
+
+def test_an_exit_that_only_rejects_held_out_rows_stays_for_what_it_keeps_from_later_ones() -> None:
+    """It answers a few tuning rows; without it the next exit would answer rows that no count of
+    its proof has."""
+    hits, strange = np.arange(ROWS) % 2 == 0, np.arange(ROWS) % 50 == 0
+    everything = np.ones(ROWS, bool)
+    few = (np.arange(ROWS) % 40 == 1).astype(np.float32)
+    early, late = tried(0, 0.0, 0.0, 1), tried(3, 0.0, 0.0, 2)
+    answering = Scored(hits.astype(np.float32), everything, everything)
+    early = dataclasses.replace(
+        early,
+        tune=Scored(few, everything, everything),
+        held_out=Scored(np.zeros_like(few), everything, ~strange),
+    )
+    late = dataclasses.replace(late, tune=answering, held_out=answering)
+    caches = [early, late]
+    composer = Composer(problem_of(caches, 0.0, 0.0), True, caches, SETTINGS.promise)
+    calibrated = composer.calibrated([CandidateCascade(True, (0, 1), (0.5, 0.5), 0.3)])
+    assert calibrated is not None
+    chosen, proof = calibrated
+    assert sum(one.answered for one in proof.count.exits) == 0.48 * ROWS
+    served = in_order([caches[index].held_out for index in chosen])
+    assert count_cascade(served, proof.thresholds) == proof.count
 
 
 def test_cascades_tested_together_share_the_error() -> None:

@@ -135,8 +135,8 @@ class Composer:
     def calibrated(
         self, cascades: Sequence[CandidateCascade], most_late_s: float = math.inf
     ) -> tuple[tuple[int, ...], Calibration] | None:
-        """Return the most that held-out rows prove of one of ``cascades``: its exits that answer,
-        with thresholds and counts.
+        """Return the most that held-out rows prove of one of ``cascades``: its exits that answer
+        or reject any of them, with thresholds and counts.
 
         Each is tested in a sequence of its own; all share the error. One that delays inputs which
         it misses by more than ``most_late_s`` is taken only if no other is proved.
@@ -154,7 +154,13 @@ class Composer:
         if not proofs:
             return None
         best = max(proofs, key=lambda proof: (proof.is_on_time, proof.saved_s))
-        return _answering(best.chosen, best.calibration)
+        rejecting = [
+            place
+            for place, index in enumerate(best.chosen)
+            if math.isfinite(best.calibration.thresholds[place])
+            and not self.tried[index].held_out.near.all()
+        ]
+        return _answering(best.chosen, best.calibration, rejecting)
 
     def _sequence(
         self, chosen: Sequence[int], tuning: Scored, promise: Promise
@@ -227,11 +233,15 @@ class Composer:
 
 
 def _answering(
-    chosen: Sequence[int], calibration: Calibration
+    chosen: Sequence[int], calibration: Calibration, rejecting: Collection[int] = ()
 ) -> tuple[tuple[int, ...], Calibration]:
-    """Return the exits of ``chosen`` that answer anything, with their thresholds and counts."""
+    """Return the exits of ``chosen`` that answer anything, with their thresholds and counts.
+
+    Those at the places ``rejecting`` stay, too: what they reject no later exit answers, nor was it
+    counted in the proof of later ones.
+    """
     exits = calibration.count.exits
-    places = [place for place, one in enumerate(exits) if one.answered]
+    places = [place for place, one in enumerate(exits) if one.answered or place in rejecting]
     thresholds = tuple(calibration.thresholds[place] for place in places)
     count = replace(calibration.count, exits=tuple(exits[place] for place in places))
     return tuple(chosen[place] for place in places), Calibration(thresholds, count)
