@@ -6,16 +6,25 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from brisk.doctor.deployment import Deployment, Findings, advice, good, problem, unknown
 from brisk.errors import ArtefactError, BriskError, counted
 from brisk.fork_server.build import LAUNCHER, find_compiler
 from brisk.ownership import check_makable
 from brisk.protocol.channel import greet
-from brisk.protocol.entry_files import MODEL_FILE, entry_problem, layout_problem, listed
+from brisk.protocol.entry_files import (
+    MODEL_FILE,
+    entry_problem,
+    layout_problem,
+    listed,
+    versions_in,
+)
 from brisk.protocol.runtime_paths import runtime_place
 from brisk.settings import FORK_STUBS, cache_directory
+from brisk.stub.config.entry import find_file
 from brisk.stub.config.session_tuning import read_tuning
 from brisk.triton.options import option
 from brisk.triton.server_preload import is_preloaded, unstartable
@@ -137,9 +146,9 @@ def artefacts(deployment: Deployment) -> Findings:
     from brisk.segments.prepared.form import PreparedModel, find_prepared
 
     own = deployment.environment
-    files = [file for file in _model_files(deployment) if _uses_prepared_form(file, deployment)]
+    models = [each for each in _models(deployment) if _uses_prepared_form(each, deployment)]
     missing, findings = [], []
-    for file in files:
+    for entry, file in models:
         try:
             taps = tapped_values(latest(file, own))
             form = find_prepared(file, taps, own)
@@ -151,7 +160,7 @@ def artefacts(deployment: Deployment) -> Findings:
                     "more in BRISK_CACHE_MIB, or fewer models in this cache",
                 )
             elif form is None:
-                missing.append(file.parent.parent.name)
+                missing.append(entry.name)
             else:
                 PreparedModel(form, file, 1, taps, environment=own).check()
         except ArtefactError as error:
@@ -163,43 +172,63 @@ def artefacts(deployment: Deployment) -> Findings:
     if missing:
         have = "has" if len(missing) == 1 else "have"
         findings += advice(
-            f"{len(missing)} of {counted(len(files), 'model')} {have} none here "
+            f"{len(missing)} of {counted(len(models), 'model')} {have} none here "
             f"({', '.join(missing[:5])}{', …'[: 3 * (len(missing) > 5)]})",
             "their next start reads and cuts the model's file, and what runs fast is "
             "optimised anew after it (docs/how-it-works/cold-start.md has figures)",
             "`brisk prepare MODEL_DIR`, or nothing: the runtime writes them after a start",
         )
-    if files and not findings:
-        return good(f"of {counted(len(files), 'model')} each has one that fits")
+    if models and not findings:
+        return good(f"of {counted(len(models), 'model')} each has one that fits")
     return findings
 
 
-def _model_files(deployment: Deployment) -> list[Path]:
-    """Return the ONNX file of every version of every entry."""
-    files = {
-        file.resolve(): file  # the same repository may be named twice
+class _Model(NamedTuple):
+    """A version of an entry that is an ONNX model."""
+
+    entry: Path
+    file: Path
+
+
+def _models(deployment: Deployment) -> list[_Model]:
+    """Return every version of every entry whose file is an ONNX model."""
+    models = {
+        file.resolve(): _Model(entry, file)  # the same repository may be named twice
         for repository in deployment.repositories
-        for file in sorted(repository.glob(f"*/*/{MODEL_FILE}"))
-        if file.parent.name.isdecimal()
+        for entry in sorted(listed(repository))
+        for file in _onnx_files(entry)
     }
-    return list(files.values())
+    return list(models.values())
 
 
-def _entry_tuning(file: Path, deployment: Deployment) -> SessionTuning:
-    """Return the tuning of the entry that ``file`` belongs to.
+def _onnx_files(entry: Path) -> Iterator[Path]:
+    """Yield the ONNX model of each version of an entry. If a load would refuse to choose a file,
+    it is the one of the usual name, whose check says why."""
+    for version in versions_in(entry):
+        try:
+            file = find_file(entry, version, written_config(entry))
+        except BriskError:
+            usual = entry / str(version) / MODEL_FILE
+            file = usual if usual.exists() else None
+        if file is not None and file.suffix in (".onnx", ".ort"):
+            yield file
+
+
+def _tuning(model: _Model, deployment: Deployment) -> SessionTuning:
+    """Return the tuning of a model's entry.
 
     Raises InvalidConfigurationError and InvalidModelError if its settings are wrong or
     unsupported.
     """
-    entry = file.parent.parent
+    entry, file = model
     return read_tuning(written_config(entry), entry, file, deployment.environment).tuning
 
 
-def _uses_prepared_form(file: Path, deployment: Deployment) -> bool:
+def _uses_prepared_form(model: _Model, deployment: Deployment) -> bool:
     """Whether a prepared form can serve the entry; False if it cannot be read, which another check
     reports."""
     try:
-        return _entry_tuning(file, deployment).keeps_answers
+        return _tuning(model, deployment).keeps_answers
     except BriskError:
         return False
 
@@ -310,18 +339,18 @@ def entries(deployment: Deployment) -> Findings:
 def operators(deployment: Deployment) -> Findings:
     """Check for models that ONNX Runtime refuses, by opening each on the processor as a load
     would."""
-    files = _model_files(deployment)
-    if not files:
+    models = _models(deployment)
+    if not models:
         return unknown("no model repository was given or found")
     from brisk.segments.model.sources import checked_model
 
     findings = []
-    for file in files:
+    for model in models:
         try:  # every session of the model, as a load would make
-            checked_model(file, 1, tuning=_entry_tuning(file, deployment))
+            checked_model(model.file, 1, tuning=_tuning(model, deployment))
         except BriskError as error:
-            findings += problem(_of_file(file, error), "it is not served", "fix the model")
-    return findings or good(f"ONNX Runtime takes all of {counted(len(files), 'model')}")
+            findings += problem(_of_file(model.file, error), "it is not served", "fix the model")
+    return findings or good(f"ONNX Runtime takes all of {counted(len(models), 'model')}")
 
 
 def _of_file(file: Path, error: BriskError) -> str:

@@ -18,6 +18,7 @@ import typer
 from brisk.cli.commands.models import DeviceOption
 from brisk.cli.views.model_files import model_file
 from brisk.errors import BriskError, InvalidConfigurationError, InvalidModelError, UnavailableError
+from brisk.paths import version_folder
 from brisk.protocol.channel import check_peer
 from brisk.protocol.records import LoadModel, Span, TensorForm
 from brisk.protocol.runtime_paths import Role, RuntimePaths, runtime_place
@@ -224,7 +225,7 @@ def _cold_start(path: Path, device: str, job_class: str, given: GivenInputs) -> 
         raise InvalidConfigurationError(text) from error
     if job_class == "besteffort":
         raise InvalidConfigurationError("a cold start is traced in the foreground only")
-    name = file.parent.parent.name or file.stem
+    name = version_folder(file).parent.name or file.stem
     description = LoadModel(name, 1, str(file), 0, False, 16, job_class)
     with _own_runtime(device) as place, Observer(place, Role.FOREGROUND) as observer:
         _begin([observer])

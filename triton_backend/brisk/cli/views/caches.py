@@ -21,6 +21,7 @@ from brisk.exits.exploration.measuring import Verification
 from brisk.exits.files.container import DamagedFileError
 from brisk.exits.files.versions import reference_file
 from brisk.exits.guarantee.calibration import lower_bound, upper_bound
+from brisk.paths import version_folder
 from brisk.protocol.runtime_paths import runtime_place
 from brisk.protocol.status import ModelStatus
 from brisk.telemetry.observer import observe_all
@@ -176,7 +177,7 @@ def draw_caches(model_file: Path, cascades: Mapping[str, Cascade], folder: Path)
         sides = bench.measure(versions, inputs, 1, quick=True)
     finally:
         bench.close()
-    return plot_sides(model_file.parent.parent.name or model_file.stem, sides, folder)
+    return plot_sides(version_folder(model_file).parent.name or model_file.stem, sides, folder)
 
 
 # Figures of a model's caches from the runtime that serves it, if there is one.

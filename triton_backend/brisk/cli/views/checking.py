@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from google.protobuf import text_format
 
-from brisk.cli.views.model_files import is_model
+from brisk.cli.views.model_files import PLATFORM, SERVED, is_model
 from brisk.copies.local import copy_of
 from brisk.errors import BriskError, InvalidConfigurationError
 from brisk.pipelines import is_pipeline, read_pipeline
@@ -22,11 +22,6 @@ from brisk.stub.config.parameters import ONNXRUNTIME_PARAMETERS
 from brisk.triton.server_preload import is_plain
 from brisk.view.entry_text import SCHEMA, entry_text, loaded_versions, read_config
 from brisk.view.plan import A_GPU
-
-SERVED = ("brisk", "onnxruntime")
-"""The backends whose entries are Brisk's own, or could be."""
-
-_PLATFORM = "onnxruntime_onnx"
 
 PROBLEM, WARNING, INFORMATION = "problem", "warning", "information"
 
@@ -98,7 +93,7 @@ def _check_entry(directory: Path) -> Iterator[Remark]:
         )
         return
     platform = "" if config.backend else config.platform
-    if near := [each for each in get_close_matches(platform, [_PLATFORM]) if each != platform]:
+    if near := [each for each in get_close_matches(platform, [PLATFORM]) if each != platform]:
         yield of_all(PROBLEM, f"there is no platform '{platform}'; did you mean '{near[0]}'?")
         return
     if config.backend not in SERVED and (near := get_close_matches(config.backend, SERVED)):

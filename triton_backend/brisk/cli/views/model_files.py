@@ -4,44 +4,61 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from brisk.errors import InvalidModelError
-from brisk.paths import find_inside
-from brisk.protocol.entry_files import MODEL_FILE, PIPELINE_FILE, REMOTE_FILE
+from brisk.errors import BriskError, InvalidModelError
+from brisk.protocol.entry_files import (
+    CONFIG_FILE,
+    MODEL_FILE,
+    PIPELINE_FILE,
+    REMOTE_FILE,
+    versions_in,
+)
+from brisk.stub.config.entry import find_file, find_model
+from brisk.view.entry_text import written_config
 
-_NAMES = (REMOTE_FILE, PIPELINE_FILE, MODEL_FILE)
-"""The names that a version's model file may have; of several files, the last one is used."""
+SERVED = ("brisk", "onnxruntime")
+"""The backends whose entries are Brisk's own, or could be."""
+
+PLATFORM = "onnxruntime_onnx"
+"""The platform of entries of the ONNX Runtime backend."""
+
+_NAMES = (MODEL_FILE, PIPELINE_FILE, REMOTE_FILE)
+_SUFFIXES = (".onnx", ".ort")
 
 
 def version_files(model_directory: Path) -> dict[int, Path]:
     """Return each version's file (an ONNX model, a pipeline or ``model.remote``), oldest first.
 
-    Raises InvalidModelError if there is none, or one lies outside its version's directory.
+    Raises InvalidModelError if there is none, one lies outside its version's directory, or several
+    are possible; InvalidConfigurationError if ``config.pbtxt``, which may name it, cannot be read.
     """
-    files = {
-        int(path.parent.name): version_file
-        for name in _NAMES
-        for path in model_directory.glob(f"*/{name}")
-        if path.parent.name.isdecimal()
-        and (version_file := find_inside(path.parent, name, "model file")) is not None
-    }
+    if not is_model(model_directory):
+        raise _no_model(model_directory)
+    config, versions = written_config(model_directory), versions_in(model_directory)
+    found = {version: find_file(model_directory, version, config) for version in versions}
+    files = {version: file for version, file in found.items() if file is not None}
     if not files:
-        entries = [path.name for path in sorted(model_directory.glob("*")) if is_model(path)]
-        if entries:
-            raise InvalidModelError(
-                f"'{model_directory}' is a repository; name one of its models, like "
-                f"'{model_directory / entries[0]}'"
-            )
-        if (model_directory / MODEL_FILE).is_file() and model_directory.name.isdecimal():
-            raise InvalidModelError(
-                f"'{model_directory}' is one version of a model; expected the directory above it, "
-                "or the file in it"
-            )
-        near = next((f"; '{file}' can be named itself" for file in _files_in(model_directory)), "")
-        raise InvalidModelError(
-            f"'{model_directory}' has no version: expected a file like "
-            f"'{model_directory / '1' / 'model.onnx'}'{near}"
+        find_model(model_directory, versions[-1], config)  # raises what is expected
+    return files
+
+
+def _no_model(directory: Path) -> InvalidModelError:
+    """Return the error that says why a directory is no model's, and what is."""
+    entries = [path.name for path in sorted(directory.glob("*")) if is_model(path)]
+    if entries:
+        return InvalidModelError(
+            f"'{directory}' is a repository; name one of its models, like "
+            f"'{directory / entries[0]}'"
         )
-    return dict(sorted(files.items()))
+    if (directory / MODEL_FILE).exists() and directory.name.isdecimal():
+        return InvalidModelError(
+            f"'{directory}' is one version of a model; expected the directory above it, "
+            "or the file in it"
+        )
+    near = next((f"; '{file}' can be named itself" for file in _files_in(directory)), "")
+    return InvalidModelError(
+        f"'{directory}' has no version: expected a file like "
+        f"'{directory / '1' / 'model.onnx'}'{near}"
+    )
 
 
 def _files_in(directory: Path) -> list[Path]:
@@ -55,35 +72,44 @@ def _check_present(model: Path) -> None:
 
 
 def entries_in(model: Path) -> list[Path]:
-    """Return ``model`` itself, or a repository's entries that have a model.
+    """Return a repository's entries that could be Brisk's, or ``model`` itself if it is none.
 
-    Raises InvalidModelError if there is none.
+    Raises InvalidModelError if there is nothing.
     """
     _check_present(model)
-    if not model.is_dir() or _has_version(model):
+    if not model.is_dir() or is_model(model):
         return [model]
-    entries = sorted(path for path in model.iterdir() if path.is_dir() and _has_version(path))
-    if not entries:
-        version_files(model)  # raises what is expected
-    return entries
+    entries = [path for path in sorted(model.iterdir()) if is_model(path) and _is_ours(path)]
+    return entries or [model]
 
 
 def is_model(directory: Path) -> bool:
-    """Whether a path is a model's directory, not a repository."""
-    return directory.is_dir() and _has_version(directory)
-
-
-def _has_version(directory: Path) -> bool:
-    return any(
-        path.parent.name.isdecimal() for name in _NAMES for path in directory.glob(f"*/{name}")
+    """Whether a path is the directory of a model with versions, not a repository, whose entries
+    may have numbers for names, too."""
+    versions = [directory / str(version) for version in versions_in(directory)]
+    return bool(versions) and (
+        (directory / CONFIG_FILE).exists() or not all(versions_in(version) for version in versions)
     )
+
+
+def _is_ours(entry: Path) -> bool:
+    """Whether a command over a repository looks at an entry: by its backend, or else by the names
+    of its models. True if a load would be refused, which the command says."""
+    try:
+        config = written_config(entry)
+        if config.get("backend", config.get("platform")) in (*SERVED, PLATFORM):
+            return True
+        files = [find_file(entry, version, config) for version in versions_in(entry)]
+    except BriskError:
+        return True
+    return any(file and (file.name in _NAMES or file.suffix in _SUFFIXES) for file in files)
 
 
 def model_file(model: Path, version: int | None = None) -> Path:
     """Return the file of ``version`` (the newest for None), or ``model`` itself if it is a file.
 
     For a ``model.remote``, this is the file in the model's local copy, once it is complete. Raises
-    InvalidModelError if there is no file, or no such version.
+    like ``version_files``, and InvalidModelError if there is no such version.
     """
     _check_present(model)
     if not model.is_dir():

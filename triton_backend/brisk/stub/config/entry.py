@@ -123,39 +123,56 @@ def find_model(
     config: Mapping[str, Any],
     meanwhile: Callable[[], None] = lambda: None,
 ) -> Path:
-    """Return the model file of a version: ``default_model_filename``, else ``model.onnx``, a
-    pipeline's file or ``model.remote``.
+    """Return the model file of a version, like ``find_file``.
+
+    For ``model.remote``, which names a model elsewhere, it is the file in the model's local copy,
+    which may still be arriving; ``meanwhile`` is called if the bytes that describe the model have
+    to be waited for. Raises InvalidModelError like ``find_file``, and if there is no file;
+    UnavailableError if nothing can be fetched.
+    """
+    file = find_file(directory, version, config)
+    if file is None:
+        place = (directory / str(version)).absolute() / (_named_file(config) or MODEL_FILE)
+        expected = place / MODEL_FILE if place.is_dir() else place
+        raise InvalidModelError(
+            f"there is no model file {expected}, nor a {PIPELINE_FILE} or {REMOTE_FILE}"
+        )
+    if file.name != REMOTE_FILE:
+        return file
+    from brisk.copies.connection import resolve
+
+    return resolve(file, meanwhile)
+
+
+def find_file(directory: Path, version: int, config: Mapping[str, Any]) -> Path | None:
+    """Return the file that says what a version is, or None: ``default_model_filename``, else
+    ``model.onnx``, a pipeline's file or ``model.remote``.
 
     If the name is that of a directory, the file is ``model.onnx`` in it, with its external data
-    alongside. For ``model.remote``, which names a model elsewhere, it is the file in the model's
-    local copy, which may still be arriving; ``meanwhile`` is called if the bytes that describe
-    the model have to be waited for. The path is absolute, since the runtime, which reads the file,
-    works in another directory. Raises InvalidModelError if there is no file, it lies outside the
-    version's directory, or several are possible; UnavailableError if nothing can be fetched.
+    alongside. The path is absolute, since the runtime, which reads the file, works in another
+    directory. Raises InvalidModelError if the file lies outside the version's directory, or
+    several are possible.
     """
-    named = config.get("default_model_filename", "")
-    is_named = bool(named) and not named.endswith(".py")
+    named = _named_file(config)
     folder = (directory / str(version)).absolute()
-    name, what = (named, "default_model_filename") if is_named else (MODEL_FILE, "model file")
+    name, what = (named, "default_model_filename") if named else (MODEL_FILE, "model file")
     file = find_inside(folder, name, what)
     if file is not None and file.is_dir():
-        name = f"{name}/{MODEL_FILE}"
-        file = find_inside(folder, name, what)
-    others = () if is_named else (PIPELINE_FILE, REMOTE_FILE)
+        file = find_inside(folder, f"{name}/{MODEL_FILE}", what)
+    others = () if named else (PIPELINE_FILE, REMOTE_FILE)
     present = [file, *(find_inside(folder, other, "model file") for other in others)]
     chosen = [each for each in present if each is not None]
     if len(chosen) > 1:
         raise InvalidModelError(
             f"there are both {chosen[0]} and {chosen[1]}; say which in default_model_filename"
         )
-    if not chosen or chosen[0].is_dir():
-        expected = f"nor a {PIPELINE_FILE} or {REMOTE_FILE}"
-        raise InvalidModelError(f"there is no model file {folder / name}, {expected}")
-    if chosen[0].name != REMOTE_FILE:
-        return chosen[0]
-    from brisk.copies.connection import resolve
+    return chosen[0] if chosen and not chosen[0].is_dir() else None
 
-    return resolve(chosen[0], meanwhile)
+
+def _named_file(config: Mapping[str, Any]) -> str:
+    """Return the entry's ``default_model_filename``; empty if it has none, or names a stub's."""
+    named: str = config.get("default_model_filename", "")
+    return "" if named.endswith(".py") else named
 
 
 def _smaller_model(model_path: Path, parameters: Parameters) -> str:
