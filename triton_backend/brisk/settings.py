@@ -7,8 +7,6 @@ alone.
 from __future__ import annotations
 
 import os
-import sys
-import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -56,13 +54,33 @@ VARIABLES = frozenset(
     )
 )
 
+_PATHS = (
+    *("BRISK_RUNTIME_DIR", "BRISK_CACHE_DIR", "BRISK_PYTHON", PEER_KEYS),
+    *("XDG_RUNTIME_DIR", "XDG_CACHE_HOME"),
+)
+
 DEFAULT_INTERVAL_S, LARGEST_INTERVAL_S = 5.0, 3600.0
 """The default and the longest time between two publications of metrics."""
 
 
+def absolute_paths(
+    environment: Mapping[str, str] = os.environ, folder: Path | None = None
+) -> dict[str, str]:
+    """Return the variables that are paths, absolute: Brisk's processes work in other directories.
+
+    ``folder``: where relative ones begin, by default here. A ``BRISK_PYTHON`` that is no path is
+    left out.
+    """
+    named = {name: environment.get(name, "") for name in _PATHS}
+    if "/" not in named["BRISK_PYTHON"]:
+        del named["BRISK_PYTHON"]
+    return {name: str(Path(folder or "", path).absolute()) for name, path in named.items() if path}
+
+
 def runtime_settings(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
     """Return the runtime's variables that are set, each as ``NAME=value``."""
-    return tuple(f"{name}={environment[name]}" for name in OF_THE_RUNTIME if environment.get(name))
+    given = {**environment, **absolute_paths(environment)}
+    return tuple(f"{name}={given[name]}" for name in OF_THE_RUNTIME if given.get(name))
 
 
 def unknown_variables(environment: Mapping[str, str] = os.environ) -> Iterator[str]:
@@ -110,9 +128,9 @@ def forks_stubs(environment: Mapping[str, str] = os.environ) -> bool:
 def cache_directory(environment: Mapping[str, str] = os.environ) -> Path:
     """Return ``$BRISK_CACHE_DIR``, else ``$XDG_CACHE_HOME/brisk``, else ``~/.cache/brisk``."""
     if named := environment.get("BRISK_CACHE_DIR"):
-        return Path(named)
+        return Path(named).absolute()
     if base := environment.get("XDG_CACHE_HOME"):
-        return Path(base) / "brisk"
+        return Path(base).absolute() / "brisk"
     return Path(environment.get("HOME") or Path.home()) / ".cache" / "brisk"
 
 
@@ -134,37 +152,10 @@ def cache_limit_bytes(environment: Mapping[str, str] = os.environ) -> int | None
 def runtime_directory(environment: Mapping[str, str] = os.environ) -> Path:
     """Return ``$BRISK_RUNTIME_DIR``, ``$XDG_RUNTIME_DIR/brisk`` or ``/tmp/brisk-<uid>``."""
     if chosen := environment.get("BRISK_RUNTIME_DIR"):
-        return Path(chosen).absolute()  # the runtime starts in another directory
+        return Path(chosen).absolute()
     if session := environment.get("XDG_RUNTIME_DIR"):
-        return Path(session) / "brisk"
+        return Path(session).absolute() / "brisk"
     return Path(f"/tmp/brisk-{os.geteuid()}")
-
-
-def runtime_python(environment: Mapping[str, str] = os.environ) -> str:
-    """Return ``$BRISK_PYTHON``, else the Python of this process, else ``python3``."""
-    if chosen := environment.get("BRISK_PYTHON"):
-        return chosen
-    own = Path(sys.prefix) / "bin" / "python3"
-    if own.exists():
-        return str(own)
-    import shutil  # late: its import takes long, and this is hardly ever reached
-
-    return shutil.which("python3") or "python3"
-
-
-ENVIRONMENT = threading.RLock()
-"""The lock held while this process's environment differs from the one that its children get."""
-
-
-def python_environment() -> dict[str, str]:
-    """Return an environment in which the runtime's Python finds this Brisk."""
-    package_root = str(Path(__file__).resolve().parents[1])
-    with ENVIRONMENT:
-        search_path = os.environ.get("PYTHONPATH", "")
-        return {
-            **os.environ,
-            "PYTHONPATH": package_root + (os.pathsep + search_path if search_path else ""),
-        }
 
 
 def realtime_niceness(environment: Mapping[str, str] = os.environ) -> int:

@@ -17,6 +17,7 @@ from brisk.errors import InvalidConfigurationError
 from brisk.protocol.channel import Receiver, send_record
 from brisk.protocol.records import PROTOCOL_VERSION, Hello, Record, Refused, Welcome
 from brisk.protocol.runtime_paths import Role, RuntimePaths
+from brisk.segments.prepared.form import find_prepared
 from brisk.settings import runtime_settings, unknown_variables
 from support.deployments import deployment
 from support.runtime.runtime_process import describe, infer, opened, processes_of, supervisor_of
@@ -42,6 +43,21 @@ def answer(connection: socket.socket) -> Record:
 def test_the_same_settings_are_welcome(place: RuntimePaths, quick: Path) -> None:
     with opened(place, describe(quick)), stub(place, *runtime_settings()) as connection:
         assert isinstance(answer(connection), Welcome)
+
+
+def test_a_relative_cache_directory_is_the_one_of_whoever_starts_the_runtime(
+    place: RuntimePaths, quick: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The runtime works in ``/``, and a stub beside the first one wants the same folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BRISK_CACHE_DIR", "relative")
+    monkeypatch.setenv("BRISK_ARTEFACTS", "build")
+    with opened(place, describe(quick)):
+        wait_until(lambda: find_prepared(quick) is not None, "the prepared form")
+        with stub(place, *runtime_settings()) as connection:
+            assert isinstance(answer(connection), Welcome)
+    assert (tmp_path / "relative" / "artefacts").is_dir()
+    assert not Path("/relative").exists()
 
 
 def test_a_runtime_that_nobody_uses_makes_way(place: RuntimePaths, quick: Path) -> None:

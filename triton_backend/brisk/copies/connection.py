@@ -44,13 +44,9 @@ from brisk.errors import (
     UnavailableError,
     named_error,
 )
+from brisk.interpreter import python_environment, runtime_python
 from brisk.ownership import check_directory
-from brisk.settings import (
-    COURIER_SOCKET,
-    python_environment,
-    runtime_directory,
-    runtime_python,
-)
+from brisk.settings import COURIER_SOCKET, runtime_directory
 
 if TYPE_CHECKING:
     import subprocess  # imported to start one alone

@@ -13,6 +13,7 @@ from brisk.errors import BriskError
 from brisk.protocol.entry_files import users_path
 from brisk.protocol.runtime_paths import Role, runtime_place
 from brisk.protocol.status import Status
+from brisk.settings import absolute_paths
 from brisk.telemetry.observer import Observer
 from brisk.triton.options import options_named
 from brisk.view.plan import REPOSITORY_OPTIONS
@@ -110,7 +111,7 @@ def find_deployment(repositories: Sequence[Path], device: str) -> Deployment:
     If this process has a ``BRISK_RUNTIME_DIR``, only a server with the same one counts. Else any
     server of this user counts, preferably one without the variable.
     """
-    own = os.environ.get("BRISK_RUNTIME_DIR")
+    own = absolute_paths().get("BRISK_RUNTIME_DIR")
     servers = sorted(_servers(), key=lambda one: one.runtime_directory != own)
     if own:
         servers = [one for one in servers if one.runtime_directory == own]
@@ -158,6 +159,7 @@ def _servers() -> Iterator[_Server]:
                 continue
             pairs = (os.fsdecode(word).partition("=") for word in _words(entry / "environ"))
             environment = {name: value for name, _, value in pairs}
+            environment.update(absolute_paths(environment, (entry / "cwd").readlink()))
             yield _Server(int(entry.name), environment, tuple(command))
         except OSError:  # it has ended, or is another user's
             continue

@@ -98,7 +98,7 @@ def runtime(deployment: Deployment) -> Findings:
 
 def cache(deployment: Deployment) -> Findings:
     """Check the cache directory, which holds artefacts and the assembled backend directory."""
-    directory = cache_directory(deployment.environment).absolute()
+    directory = cache_directory(deployment.environment)
     if (refusal := _cache_refusal(deployment)) is not None:
         slower = "stubs start slower, too, unless their launcher was compiled ahead, as in wheels"
         if not refusal.strerror:  # it is another user's, or others can write there
@@ -129,7 +129,7 @@ def cache(deployment: Deployment) -> Findings:
 def _cache_refusal(deployment: Deployment) -> OSError | None:
     """Return why nothing can be kept in the cache directory; None if it can be used."""
     try:
-        check_makable(cache_directory(deployment.environment).absolute())
+        check_makable(cache_directory(deployment.environment))
     except OSError as error:
         return error
     return None

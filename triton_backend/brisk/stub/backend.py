@@ -15,6 +15,7 @@ import triton_python_backend_utils as pb_utils
 
 from brisk.errors import BriskError
 from brisk.fork_server.start import attend_launchers, start_when_quiet
+from brisk.interpreter import ENVIRONMENT
 from brisk.lean_numpy import on_demand
 from brisk.os_priority import set_threads
 from brisk.protocol.records import AskStatistics, ComputedInStub, ForgetStatistics
@@ -25,12 +26,7 @@ from brisk.protocol.stub_process import (
     hide_region,
     server_of_stub,
 )
-from brisk.settings import (
-    ENVIRONMENT,
-    check_settings,
-    metrics_interval_s,
-    realtime_niceness,
-)
+from brisk.settings import check_settings, metrics_interval_s, realtime_niceness
 from brisk.stub.config.entry import Entry, find_model, read_entry
 from brisk.stub.config.parameters import REALTIME
 from brisk.stub.metrics import Publisher

@@ -92,7 +92,7 @@ def _parser() -> argparse.ArgumentParser:
 def serve(words: Sequence[str]) -> None:
     """Replace this process by the server. ``words``: the arguments after ``brisk serve``."""
     own, others = _parser().parse_known_args(words)
-    from brisk.settings import check_settings
+    from brisk.settings import absolute_paths, check_settings
     from brisk.triton.launch import command_line, server_environment
     from brisk.triton.locate import locate_server
     from brisk.triton.options import check_ports, on_loopback, option
@@ -115,9 +115,7 @@ def serve(words: Sequence[str]) -> None:
     installation = locate_server(own.tritonserver)
     check_ports(on_loopback(options))
     environment = {**server_environment(installation), **_AWAY}
-    for name in ("BRISK_RUNTIME_DIR", "BRISK_CACHE_DIR"):
-        if directory_set := environment.get(name):
-            environment[name] = os.path.abspath(directory_set)
+    environment.update(absolute_paths(environment))
     names: tuple[str, ...] = ("brisk", "onnxruntime") if own.as_onnxruntime else ("brisk",)
     chosen = option(options, "backend-directory")
     if chosen is None:
@@ -213,7 +211,7 @@ def _assembled(
             raise OSError(_NO_STUBS)
         return place
 
-    default = default_directory(installation, names).absolute()
+    default = default_directory(installation, names)
     try:
         make_private(default)
         return assembled(default)
@@ -224,7 +222,7 @@ def _assembled(
         f"({cause.strerror or cause}): nothing is kept for the next start (BRISK_CACHE_DIR)",
         file=sys.stderr,
     )
-    place = (runtime_directory() / "backends" / default.name).absolute()
+    place = runtime_directory() / "backends" / default.name
     try:
         make_private(runtime_directory())
         return assembled(place)

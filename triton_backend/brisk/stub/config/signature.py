@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from brisk.errors import InvalidModelError
+from brisk.interpreter import python_environment, runtime_python
 from brisk.ort_format import is_ort_format, read_ort_signature
 from brisk.paths import open_file
 from brisk.protocol.entry_files import is_pipeline
 from brisk.protocol.signature import NetworkSignature, Origin, TensorType
 from brisk.segments.model.onnx_fields import damage_of, fields_of
-from brisk.settings import python_environment, runtime_python
 
 _ELEMENT_NAMES = {
     1: "float32",

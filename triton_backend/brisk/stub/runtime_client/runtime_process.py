@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from brisk.errors import BriskError, InvalidConfigurationError, UnavailableError
+from brisk.interpreter import python_environment, runtime_python
 from brisk.os_priority import process_niceness
 from brisk.protocol.runtime_paths import Role, RuntimePaths, runtime_place
-from brisk.settings import python_environment, runtime_python, runtime_settings
+from brisk.settings import runtime_settings
 
 if TYPE_CHECKING:  # a stub that finds its runtime does without
     import subprocess
