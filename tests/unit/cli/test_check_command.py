@@ -127,6 +127,24 @@ def test_entries_of_other_backends_are_left_alone(tmp_path: Path) -> None:
     assert (status, found["severity"]) == (0, "information")
 
 
+@pytest.mark.parametrize(
+    ("said", "is_told"),
+    [(None, True), ("max_batch_size: 0", True), ('backend: "brisk"', False)],
+)
+def test_a_remote_entry_that_only_a_view_makes_brisk_s_is_named(
+    said: str | None, is_told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = write(tmp_path / "models", "net", said)
+    arrived = tmp_path / "copy" / "1" / "model.onnx"
+    arrived.parent.mkdir(parents=True)
+    (entry / "1" / "model.onnx").rename(arrived)
+    (entry / "1" / "model.remote").touch()
+    monkeypatch.setattr("brisk.copies.connection.resolve", lambda file, meanwhile: arrived)
+    status, found = remarks(tmp_path / "models")
+    told = [remark for remark in found if 'should have backend: "brisk"' in remark["text"]]
+    assert (status, [remark["severity"] for remark in told]) == (0, ["warning"] * is_told), found
+
+
 def test_folders_that_are_no_repository_are_told_with_what_is_expected(tmp_path: Path) -> None:
     status, _, errors = check(tmp_path / "absent")
     assert status == 1

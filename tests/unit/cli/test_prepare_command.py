@@ -52,6 +52,20 @@ def test_a_model_that_lies_elsewhere_is_prepared_there(tmp_path: Path, name: str
     assert "brisk publish" in str(answer.exception)
 
 
+def test_publishing_says_what_the_entry_needs_beside_what_it_writes(tmp_path: Path) -> None:
+    model = chain(tmp_path / "model.onnx", layers=1, width=64)
+    remote = tmp_path / "entry" / "1" / "model.remote"
+    words = ["publish", str(model), str(tmp_path / "there"), "--no-form", "--entry", str(remote)]
+    answer = CliRunner().invoke(application, words)
+    assert answer.exit_code == 0, (answer.output, answer.exception)
+    config = tmp_path / "entry" / "config.pbtxt"
+    needs = f'where `brisk serve` makes no view, {config} must have backend: "brisk"'
+    assert answer.stdout.splitlines() == [f"wrote {remote}", needs]
+    config.write_text('backend: "brisk"')
+    answer = CliRunner().invoke(application, words)
+    assert answer.stdout.splitlines() == [f"wrote {remote}"]
+
+
 def test_a_form_larger_than_allowed_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

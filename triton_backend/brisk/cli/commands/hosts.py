@@ -54,6 +54,7 @@ def publish(
     folder instead of a model starts while the model arrives.
     """
     from brisk.copies.manifest import write_manifest
+    from brisk.protocol.entry_files import CONFIG_FILE
     from brisk.publishing.describing import cuts_of, describe
     from brisk.publishing.writing import publish as write
     from brisk.publishing.writing import remote_text
@@ -72,6 +73,9 @@ def publish(
     entry.parent.mkdir(parents=True, exist_ok=True)
     entry.write_text(text)
     print(f"wrote {entry}")
+    config = entry.parent.parent / CONFIG_FILE
+    if not config.is_file() or b"backend" not in config.read_bytes():
+        print(f'where `brisk serve` makes no view, {config} must have backend: "brisk"')
 
 
 @hosts.callback()

@@ -106,6 +106,12 @@ def _check_entry(directory: Path) -> Iterator[Remark]:
     if lost is not None:
         yield of_all(WARNING, f"it relies on Triton's completion: {lost}")
     fields = _fields(text)
+    if not config.backend and fields.get("backend") == "brisk":
+        yield of_all(
+            WARNING,
+            'its config.pbtxt should have backend: "brisk": only where `brisk serve` makes a view '
+            "it is known from model.remote; elsewhere Triton refuses the entry",
+        )
     refused = fields.get("parameters", {}).pop(REFUSED, None)
     if refused is not None:
         yield of_all(PROBLEM, refused["string_value"])
