@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -223,3 +225,30 @@ def test_doctor_names_settings_that_are_none_and_threads_that_are_no_number(
     assert re.match("BRISK_THREADS must be a whole number .*, not 'zwei'", invalid.found)
     assert "BRISK_THREDS, did you mean BRISK_THREADS?" in unknown.found
     assert machine.threads(found)[0].verdict is Severity.GOOD, "one thread for each core"
+
+
+@pytest.mark.parametrize(
+    ("words", "package"),
+    [
+        (["trace", "net", "--url", "127.0.0.1:1"], "grpc"),
+        (["trace", "net", "--url", "127.0.0.1:1"], "gevent"),
+        (["size", "models"], "grpc"),
+        (["workload", "load.json"], "grpc"),
+        (["demo", "--once"], "grpc"),
+    ],
+)
+def test_a_command_that_asks_servers_says_which_package_it_lacks(
+    words: list[str], package: str, tmp_path: Path
+) -> None:
+    """As in the images, which have tritonclient without what its clients need."""
+    write_model(tmp_path / "models" / "net", {"x": FLOAT_BATCH}, {"y": FLOAT_BATCH})
+    task = '{"id": "a", "load": {"type": "continuous"}, "client": {"model_name": "net"}}'
+    (tmp_path / "load.json").write_text(f'{{"time": 1, "tasks": [{task}]}}')
+    program = f"import sys; sys.modules[{package!r}] = None; from brisk.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"error: this needs the package '{package}'")
+    assert line.endswith("pip install 'tritonclient[http,grpc]'")

@@ -8,17 +8,17 @@ from typing import NoReturn
 
 from brisk.errors import BriskError
 
-_EXTRAS = {
-    "PIL": "train",
-    "imageio_ffmpeg": "bench",
-    "matplotlib": "bench",
-    "openvino": "bench",
-    "psutil": "bench",
-    "sklearn": "samples",
-    "torch": "train",
+_OPTIONAL = {
+    "PIL": "brisk-triton[train]",
+    "imageio_ffmpeg": "brisk-triton[bench]",
+    "matplotlib": "brisk-triton[bench]",
+    "openvino": "brisk-triton[bench]",
+    "psutil": "brisk-triton[bench]",
+    "sklearn": "brisk-triton[samples]",
+    "torch": "brisk-triton[train]",
+    **dict.fromkeys(("gevent", "geventhttpclient", "grpc"), "tritonclient[http,grpc]"),
 }
-"""The packages that only some commands need, and the extra of ``brisk-triton`` that installs
-each."""
+"""The packages that only some commands need, and what installs each."""
 
 
 def main() -> None:
@@ -46,18 +46,27 @@ def main() -> None:
     except OSError as error:
         where = "" if error.filename is None else f"'{error.filename}': "
         _end_with(f"{where}{error.strerror or error}")
-    except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if package not in _EXTRAS:
-            raise
-        _end_with(
-            f"this needs the package '{package}', which {sys.executable} does not have: "
-            f"pip install 'brisk-triton[{_EXTRAS[package]}]'"
-        )
     except Exception as error:
-        if (text := _server_text(error)) is None:
+        if (text := _lacking_text(error) or _server_text(error)) is None:
             raise
         _end_with(text)
+
+
+def _lacking_text(error: Exception) -> str | None:
+    """Return which package a command lacks, and what installs it; None if it is another error.
+
+    tritonclient raises RuntimeError from the ModuleNotFoundError.
+    """
+    missing = error.__cause__ if isinstance(error, RuntimeError) else error
+    if not isinstance(missing, ModuleNotFoundError):
+        return None
+    package = (missing.name or "").partition(".")[0]
+    if package not in _OPTIONAL:
+        return None
+    return (
+        f"this needs the package '{package}', which {sys.executable} does not have: "
+        f"pip install '{_OPTIONAL[package]}'"
+    )
 
 
 def _server_text(error: Exception) -> str | None:
