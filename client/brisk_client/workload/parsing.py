@@ -50,7 +50,9 @@ def _are_sizes(value: Any) -> bool:
 
 
 def _are_names(value: Any) -> bool:
-    return isinstance(value, list) and value != [] and all(isinstance(v, str) for v in value)
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        return False
+    return 0 < len(value) == len(set(value))
 
 
 _ANY: Kind = ("", lambda value: True)
@@ -61,7 +63,7 @@ _COUNT: Kind = ("a whole number of at least 1", _is_count)
 _SEED: Kind = ("a whole number of at least 0", lambda value: _is_count(value, 0))
 _FLAG: Kind = ("true or false", lambda value: isinstance(value, bool))
 _LIST: Kind = ("a list", lambda value: isinstance(value, list))
-_NAMES: Kind = ("a list of task ids", _are_names)
+_NAMES: Kind = ("a list of task ids, each once", _are_names)
 _SIZES: Kind = ("an object of shapes by input name", _are_sizes)
 
 Fields = Mapping[str, tuple[Kind, Any]]

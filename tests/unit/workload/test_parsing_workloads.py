@@ -130,6 +130,10 @@ def test_an_azure_trace_counts_from_its_first_request(tmp_path: Path) -> None:
             {"load": {"type": "dependent", "prev_task_ids": ["x"]}},
             "task 'vgg', load: there is no task 'x' to follow",
         ),
+        (
+            {"load": {"type": "dependent", "prev_task_ids": ["a", "a"]}},
+            "'prev_task_ids' must be a list of task ids, each once, not",
+        ),
         ({"load": {"type": "dependent", "prev_task_ids": ["vgg"]}}, "vgg wait for each other"),
         ({"client": {}}, "task 'vgg', client: field 'model_name' is missing"),
         ({"client": {"model_name": "m", "batch_size": 0}}, "a whole number of at least 1, not 0"),
