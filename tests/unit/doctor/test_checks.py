@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -67,6 +68,28 @@ def test_without_a_launcher_stubs_start_anew_and_the_check_says_what_it_takes(
     assert "remove BRISK_FORK_STUBS" in look(BRISK_FORK_STUBS="0").change
     (finding,) = forked_stubs(deployment(tmp_path))
     assert finding.verdict is Severity.UNKNOWN
+
+
+def test_the_launcher_is_looked_for_where_brisk_is_installed(tmp_path: Path) -> None:
+    """Under another name, and in a directory that the server is given relative to its own."""
+    server = subprocess.Popen(["sleep", "600"], cwd=tmp_path)
+    looked_at = deployment(
+        tmp_path, server=server.pid, command=("tritonserver", "--backend-directory=backends")
+    )
+    placed = tmp_path / "backends" / "onnxruntime"
+    (placed / "brisk").mkdir(parents=True)
+    for name in ("model.py", "brisk/errors.py", LAUNCHER):
+        (placed / name).touch()
+    try:
+        (finding,) = forked_stubs(looked_at)
+        assert finding.verdict is Severity.GOOD
+        (placed / LAUNCHER).unlink()
+        (finding,) = forked_stubs(looked_at)
+        assert finding.found.startswith(f"'backends/onnxruntime' has no {LAUNCHER}")
+        assert "`brisk install --as onnxruntime`" in finding.change
+    finally:
+        server.kill()
+        server.wait()
 
 
 def test_little_shared_memory_is_a_problem(

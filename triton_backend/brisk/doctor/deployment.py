@@ -127,14 +127,14 @@ def find_deployment(repositories: Sequence[Path], device: str) -> Deployment:
         )
     process, environment, command = servers[0]
     named = [value for name in REPOSITORY_OPTIONS for value in options_named(command, name)]
-    served = [_of_process(process, users_path(Path(value), environment)) for value in named]
+    served = [of_process(process, users_path(Path(value), environment)) for value in named]
     return Deployment(
         server=process,
         environment=environment,
         command=command,
         repositories=(*repositories, *(path for path in served if path.is_dir())),
         device=device,
-        shared_memory=_of_process(process, Path("/dev/shm")),
+        shared_memory=of_process(process, Path("/dev/shm")),
         cgroup=_cgroup(str(process)),
     )
 
@@ -169,7 +169,7 @@ def _words(file: Path) -> list[bytes]:
     return [word for word in file.read_bytes().split(b"\0") if word]
 
 
-def _of_process(process: int, path: Path) -> Path:
+def of_process(process: int, path: Path) -> Path:
     """Return ``path`` as the process, which may run in a container, sees it."""
     root = Path(f"/proc/{process}/root")
     try:

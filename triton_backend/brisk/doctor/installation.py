@@ -10,7 +10,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from brisk.doctor.deployment import Deployment, Findings, advice, good, problem, unknown
+from brisk.doctor.deployment import (
+    Deployment,
+    Findings,
+    advice,
+    good,
+    of_process,
+    problem,
+    unknown,
+)
 from brisk.errors import ArtefactError, BriskError, counted
 from brisk.fork_server.build import LAUNCHER, find_compiler
 from brisk.ownership import check_makable
@@ -26,6 +34,7 @@ from brisk.protocol.runtime_paths import runtime_place
 from brisk.settings import FORK_STUBS, cache_directory
 from brisk.stub.config.entry import find_file
 from brisk.stub.config.session_tuning import read_tuning
+from brisk.triton.backend_directory import DEFAULT_NAMES, names_of_ours
 from brisk.triton.options import option
 from brisk.triton.server_preload import is_preloaded, unstartable
 from brisk.tuning import SessionTuning
@@ -278,14 +287,15 @@ def forked_stubs(deployment: Deployment) -> Findings:
     if deployment.server is None:
         return unknown("no running server was found")
     cost = "some 0.1 s and 0.15 s of processor time of each model's load"
-    backends = Path(option(deployment.command, "backend-directory") or DEFAULT_BACKENDS)
-    root = Path(f"/proc/{deployment.server}/root")
     if deployment.environment.get(FORK_STUBS) == "0":
         state = f"switched off: each stub starts Python ({FORK_STUBS}=0)"
         return advice(state, cost, f"remove {FORK_STUBS}")
-    if (root / backends.relative_to(backends.anchor) / "brisk" / LAUNCHER).is_file():
+    backends = Path(option(deployment.command, "backend-directory") or DEFAULT_BACKENDS)
+    lacking = _without_launcher(of_process(deployment.server, backends))
+    if lacking is None:
         return good("from the second model on")
-    again = "`brisk install` or `brisk serve` again"
+    name = "" if lacking == "brisk" else f" --as {lacking}"
+    again = f"`brisk install{name}` or `brisk serve` again"
     if find_compiler() is None:
         change = f"install a C++ compiler (Debian: g++), then {again}"
     elif _cache_refusal(deployment) is not None:
@@ -295,7 +305,23 @@ def forked_stubs(deployment: Deployment) -> Findings:
         )
     else:
         change = f"{again}: a C++ compiler is here, which makes it"
-    return advice(f"'{backends}/brisk' has no {LAUNCHER}: each stub starts Python", cost, change)
+    state = f"'{backends}/{lacking}' has no {LAUNCHER}: each stub starts Python"
+    return advice(state, cost, change)
+
+
+def _without_launcher(backends: Path) -> str | None:
+    """Return the name of a backend of ours that has no launcher; None if there is none.
+
+    Where none is recognised, as in a container whose links lead elsewhere from here, those of the
+    usual names are looked at.
+    """
+    ours = names_of_ours(backends)
+    lacking = [
+        name for name in ours or DEFAULT_NAMES if not (backends / name / LAUNCHER).is_file()
+    ]
+    if not ours and len(lacking) < len(DEFAULT_NAMES):
+        return None
+    return next(iter(lacking), None)
 
 
 def names(deployment: Deployment) -> Findings:
