@@ -19,3 +19,10 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- define "brisk.isAlone" -}}
 {{- if and .Values.cache.claim (ne .Values.cache.accessMode "ReadWriteMany") }}true{{ end -}}
 {{- end -}}
+
+{{- /* A value as a quoted text. Helm has numbers of a file as floats, and large ones as 1e+06. */ -}}
+{{- define "brisk.text" -}}
+{{- if kindIs "float64" . -}}
+{{- if eq . (floor .) -}}{{ int64 . | quote }}{{- else -}}{{ . | quote }}{{- end -}}
+{{- else -}}{{ . | quote }}{{- end -}}
+{{- end -}}

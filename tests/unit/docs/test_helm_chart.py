@@ -136,6 +136,17 @@ def test_everything_that_is_asked_for_is_there() -> None:
 
 
 @pytest.mark.parametrize(
+    ("value", "text"),
+    [(1_000_000, "1000000"), (20_971_520, "20971520"), (0, "0"), (0.98, "0.98"), ("off", "off")],
+)
+def test_variables_are_the_numbers_that_are_given(value: float | str, text: str) -> None:
+    """Helm has all numbers as floats, and writes large ones as 1e+06."""
+    documents = rendered({"environment": {"BRISK_CACHE_MIB": value}})
+    (server,) = documents["Deployment"]["spec"]["template"]["spec"]["containers"]
+    assert {"name": "BRISK_CACHE_MIB", "value": text} in server["env"]
+
+
+@pytest.mark.parametrize(
     ("values", "said"),
     [
         ({"replica": 2}, "additional properties 'replica' not allowed"),
