@@ -69,6 +69,9 @@ class NotingLoader(Loader):
     def load(self, entry: SessionEntry) -> None:
         self.asked.append(entry)
 
+    def raise_priority(self, entry: SessionEntry, job_class: str) -> None:
+        return None
+
 
 @dataclass
 class ASession:

@@ -193,7 +193,8 @@ class SessionTable:
     def _open_pipeline(self, path: Path, requester: LoadModel) -> SessionEntry:
         """Return the entry of a pipeline, whose networks are shared with others that name them.
 
-        A pipeline is a new entry if one of its networks has changed.
+        A pipeline is a new entry if one of its networks has changed. The early answers that it
+        asks for are learned for none of its networks, which others may share that ask for none.
         """
         from brisk.pipelines import read_pipeline  # imported for the first pipeline only
 
@@ -205,8 +206,9 @@ class SessionTable:
         entry = self._entries.get(key)
         if entry is None:
             entry = self._entries[key] = SessionEntry(key, path, requester, pipeline=description)
+            asks_none = requester._replace(accuracy_ppm=0, tolerance="", smaller="")
             for file in files:
-                network = entry.networks[file] = self._open(file, requester)
+                network = entry.networks[file] = self._open(file, asks_none)
                 network.pipelines.append(entry)
                 if LoadState.PARSING <= network.state < LoadState.LOADED:
                     entry.begin()

@@ -1,0 +1,56 @@
+"""Networks of pipelines that ordinary entries of the same files use, too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from brisk.os_priority import Precedence
+from brisk.runtime.models.table import SessionTable
+from brisk.runtime.pipelines.loading import PipelineLoads
+from support.pipeline_entries import scaler, write
+from support.runtime.requests import NotingLoader, a_model, a_peer
+
+
+@pytest.mark.parametrize("pipeline_first", [True, False])
+def test_early_answers_that_a_pipeline_asks_for_are_none_of_its_networks(
+    tmp_path: Path, pipeline_first: bool
+) -> None:
+    file = scaler(tmp_path / "detector" / "1" / "model.onnx", 2.0)
+    node = {
+        "inputs": {"x": "request.x"},
+        "variants": {"only": {"entry": "detector", "accuracy": 1}},
+    }
+    described = {"objective_ms": 1000, "nodes": {"single": node}, "outputs": {"y": "single.y"}}
+    pipeline = write(tmp_path / "traffic" / "1", described)
+    asks = a_model(pipeline)._replace(accuracy_ppm=980_000, tolerance="0.01", smaller="s.onnx")
+    loader = NotingLoader()
+    table = SessionTable(loader, PipelineLoads(loader.tell), Precedence(0, print, set))
+    models = [asks, a_model(file)]
+    for number, model in enumerate(models if pipeline_first else reversed(models)):
+        table.bind(a_peer(number), model)
+    (network,) = loader.asked
+    assert network.bindings
+    assert network.pipelines
+    assert network.aim is None
+
+
+def test_a_network_that_an_entry_asks_early_answers_of_is_not_that_of_a_pipeline(
+    tmp_path: Path,
+) -> None:
+    file = scaler(tmp_path / "traffic" / "1" / "own.onnx", 2.0)
+    node = {
+        "inputs": {"x": "request.x"},
+        "variants": {"only": {"file": "own.onnx", "accuracy": 1}},
+    }
+    described = {"objective_ms": 1000, "nodes": {"single": node}, "outputs": {"y": "single.y"}}
+    pipeline = a_model(write(file.parent, described))._replace(accuracy_ppm=980_000)
+    loader = NotingLoader()
+    table = SessionTable(loader, PipelineLoads(loader.tell), Precedence(0, print, set))
+    for number, model in enumerate([pipeline, a_model(file)._replace(accuracy_ppm=980_000)]):
+        table.bind(a_peer(number), model)
+    of_pipeline, own = loader.asked
+    assert of_pipeline.aim is None
+    assert own.aim is not None
+    assert own.aim.accuracy == 0.98
