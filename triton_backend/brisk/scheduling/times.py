@@ -18,6 +18,14 @@ RECENT_RUNS = 15
 MOST_PROFILES = 512
 """The number of models and shapes remembered; the least recently used is dropped first."""
 
+HOPE = 0.99
+"""The factor of a run's expected time each time that it is too long for a request.
+
+What was measured concurrently with other work may be true no more, and a request that is refused
+measures nothing. So one is let in in time: if the time is 5 % too long for its time-out the 6th,
+twice as long the 70th, ten times the 231st. A mistake costs one request.
+"""
+
 
 class RunProfile:
     """The durations of runs of one model with one set of input shapes."""
@@ -26,6 +34,10 @@ class RunProfile:
         self.run_ns: float | None = None
         """The typical time of a run at present; None until one has ended."""
         self._recent_ns: deque[int] = deque(maxlen=RECENT_RUNS)
+        self._passed_by = 0
+        """The number of requests since the last one let in that it was too long for."""
+        self._is_tried = False
+        """Whether a run was let in that is expected to take too long."""
 
     @property
     def least_ns(self) -> float:
@@ -34,11 +46,27 @@ class RunProfile:
         return min(self._recent_ns, default=math.inf)
 
     def learn(self, taken_ns: int) -> None:
-        """Note the duration of a whole run."""
+        """Note the duration of a whole run. If it was let in by hope, and rightly, the longer ones
+        before it say nothing more."""
+        if self._is_tried and self.run_ns is not None and taken_ns < self.run_ns:
+            self._recent_ns.clear()
+        self._is_tried = False
         self._recent_ns.append(taken_ns)
         ordered = sorted(self._recent_ns)  # statistics.median imports fractions and decimals
         middle = len(ordered) // 2
         self.run_ns = (ordered[middle] + ordered[-1 - middle]) / 2
+
+    def hoped_ns(self, most_ns: int) -> float | None:
+        """Return the typical time of a run, for a request that is refused if it is longer than
+        ``most_ns``; now and then less (``HOPE``). None until a run has ended."""
+        if self.run_ns is None or self.run_ns <= most_ns:
+            return self.run_ns
+        hoped_ns = self.run_ns * HOPE**self._passed_by
+        if hoped_ns > most_ns:
+            self._passed_by += 1
+            return self.run_ns
+        self._passed_by, self._is_tried = 0, True
+        return hoped_ns
 
 
 class ProfileTable:

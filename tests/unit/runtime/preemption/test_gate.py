@@ -95,6 +95,35 @@ def test_a_real_time_request_that_must_be_late_is_refused_with_a_hint() -> None:
         pair.foreground.check(job(3, deadline_ns=15_000_000))
 
 
+def refusals(pair: Pair, deadline_ns: int, most: int = 1_000) -> int:
+    """How many requests with this time-out are refused before one is let in."""
+    for number in range(most):
+        try:
+            pair.foreground.check(job(number, deadline_ns=deadline_ns))
+        except UnavailableError:
+            continue
+        return number
+    raise AssertionError(f"{most} requests were refused")
+
+
+def test_a_duration_that_refuses_every_request_is_measured_again_in_time() -> None:
+    pair = Pair("preemptive")
+    profile = pair.profiles.find(("model", ()))
+    for _ in range(8):
+        profile.learn(6_000_000)
+    with pytest.raises(UnavailableError, match=r"the request alone takes 6\.0 ms"):
+        pair.foreground.check(job(1, deadline_ns=5_000_000))
+    with pytest.raises(UnavailableError, match=r"the request alone takes 6\.0 ms"):
+        pair.foreground.check(job(1, deadline_ns=5_000_000))
+    assert 1 < refusals(pair, 5_000_000) < 50
+    assert 1 < refusals(pair, 5_000_000) < 50, "the one let in has measured nothing"
+    profile.learn(6_000_000)
+    assert 1 < refusals(pair, 5_000_000) < 50, "it was rightly refused"
+    assert refusals(pair, 3_000_000) < 100
+    profile.learn(2_000_000)
+    assert refusals(pair, 3_000_000) == 0, "it was wrongly refused"
+
+
 def test_a_minimum_share_opens_the_gate_now_and_then() -> None:
     pair = Pair("preemptive", Limits(share=0.2))
     pair.foreground.admitted(job(1))

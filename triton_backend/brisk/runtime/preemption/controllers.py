@@ -114,7 +114,7 @@ class Foreground(PreemptionController):
             for other in self._realtime.values()
             if other.state is JobState.WAITING and most_urgent_first(other) < key
         ]
-        own_ns = self._profiles.run_ns(job.profile_key)
+        own_ns = self._profiles.find(job.profile_key).hoped_ns(job.deadline_ns - job.arrival_ns)
         refuse_if_late(job.arrival_ns, job.deadline_ns, self._run_end_ns, ahead, own_ns)
 
     def admitted(self, job: Request) -> None:
