@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -38,10 +39,13 @@ from support.runtime.runtime_process import (
     SLOW_INPUT,
     attach,
     describe,
+    endless_model,
     infer,
     opened,
+    quick_model,
     slow_model,
     submit,
+    worker_of,
 )
 from support.waiting import wait_until
 
@@ -176,6 +180,36 @@ def test_a_trial_that_fails_refuses_the_load_and_says_how_to_change_it(
     path = write(version, one_node("wide.onnx"))
     with pytest.raises(Exception, match=r"node 'single', variant 'only': .*trial_shapes"):
         RuntimeClient(shared_place, describe(path), lambda level, text: None).open()
+
+
+def test_a_trial_that_does_not_end_holds_nobody_up_and_is_given_up(
+    place: RuntimePaths, version: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BRISK_MAX_LOAD_S", "3")
+    version.mkdir(parents=True)
+    endless_model(version / "endless.onnx", least=2.0**62)
+    path = write(version, one_node("endless.onnx"))
+    errors: list[Exception] = []
+
+    def load() -> None:
+        try:
+            RuntimeClient(place, describe(path, name="fork"), lambda level, text: None).open()
+        except Exception as error:  # noqa: BLE001  # the test looks at it
+            errors.append(error)
+
+    with opened(place, describe(quick_model(tmp_path / "quick.onnx"))) as innocent:
+        worker, loading = worker_of(place), threading.Thread(target=load)
+        loading.start()
+        answered_beside = 0
+        while not errors:
+            np.testing.assert_array_equal(submit(innocent, X, "realtime")[1].output(), -X)
+            answered_beside += 1
+        loading.join()
+        assert "the trial run of" in str(errors[0])
+        assert "takes longer than 3 s (BRISK_MAX_LOAD_S)" in str(errors[0])
+        assert answered_beside > 10
+        np.testing.assert_array_equal(infer(innocent, X), -X)
+        assert worker_of(place) == worker
 
 
 def test_a_pipeline_whose_networks_do_not_load_is_refused_with_their_names(

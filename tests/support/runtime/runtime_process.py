@@ -138,8 +138,8 @@ def slow_model(path: Path, steps: int = 400) -> Path:
     return _save(path, nodes, list(SLOW_INPUT.shape))
 
 
-def endless_model(path: Path) -> Path:
-    """``y``, of one value, after as many rounds of a Loop as the value of ``x`` says."""
+def endless_model(path: Path, least: float = 0.0) -> Path:
+    """``y``, of one value, after as many rounds of a Loop as ``x`` and ``least`` together say."""
     one = ("x", TensorProto.FLOAT, [1])
     body = helper.make_graph(
         [
@@ -158,7 +158,8 @@ def endless_model(path: Path) -> Path:
         ],
     )
     nodes = [
-        helper.make_node("Cast", ["x"], ["many"], to=TensorProto.INT64),
+        helper.make_node("Add", ["x", "least"], ["all"]),
+        helper.make_node("Cast", ["all"], ["many"], to=TensorProto.INT64),
         helper.make_node("Reshape", ["many", "none"], ["rounds"]),
         helper.make_node("Loop", ["rounds", "", "x"], ["y"], body=body),
     ]
@@ -167,7 +168,10 @@ def endless_model(path: Path) -> Path:
         "endless",
         [helper.make_tensor_value_info(*one)],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1])],
-        [helper.make_tensor("none", TensorProto.INT64, [0], [])],
+        [
+            helper.make_tensor("none", TensorProto.INT64, [0], []),
+            helper.make_tensor("least", TensorProto.FLOAT, [1], [least]),
+        ],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     onnx.save(model, path)

@@ -10,6 +10,7 @@ import pytest
 
 from brisk.os_priority import LOADING, Precedence, at_loading_priority
 from brisk.runtime.models.entry import LoadOutcome
+from brisk.runtime.models.load_watch import LoadWatch
 from brisk.runtime.models.table import SessionTable
 from brisk.runtime.pipelines.loading import PipelineLoads
 from brisk.scheduling.job_class import JobClass
@@ -61,7 +62,9 @@ def test_a_load_stands_back_while_a_more_urgent_model_is_served(
         path.parent.mkdir()
         path.write_bytes(b"model")
     loader = NotingLoader()
-    table = SessionTable(loader, PipelineLoads(loader.tell), Precedence(0, print, set))
+    table = SessionTable(
+        loader, PipelineLoads(loader.tell, LoadWatch(60.0)), Precedence(0, print, set)
+    )
     served, loaded = (
         a_model(path, JobClass(kind)) for path, kind in zip(paths, classes, strict=True)
     )

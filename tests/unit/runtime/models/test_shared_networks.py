@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from brisk.os_priority import Precedence
+from brisk.runtime.models.load_watch import LoadWatch
 from brisk.runtime.models.table import SessionTable
 from brisk.runtime.pipelines.loading import PipelineLoads
 from support.pipeline_entries import scaler, write
@@ -26,7 +27,9 @@ def test_early_answers_that_a_pipeline_asks_for_are_none_of_its_networks(
     pipeline = write(tmp_path / "traffic" / "1", described)
     asks = a_model(pipeline)._replace(accuracy_ppm=980_000, tolerance="0.01", smaller="s.onnx")
     loader = NotingLoader()
-    table = SessionTable(loader, PipelineLoads(loader.tell), Precedence(0, print, set))
+    table = SessionTable(
+        loader, PipelineLoads(loader.tell, LoadWatch(60.0)), Precedence(0, print, set)
+    )
     models = [asks, a_model(file)]
     for number, model in enumerate(models if pipeline_first else reversed(models)):
         table.bind(a_peer(number), model)
@@ -47,7 +50,9 @@ def test_a_network_that_an_entry_asks_early_answers_of_is_not_that_of_a_pipeline
     described = {"objective_ms": 1000, "nodes": {"single": node}, "outputs": {"y": "single.y"}}
     pipeline = a_model(write(file.parent, described))._replace(accuracy_ppm=980_000)
     loader = NotingLoader()
-    table = SessionTable(loader, PipelineLoads(loader.tell), Precedence(0, print, set))
+    table = SessionTable(
+        loader, PipelineLoads(loader.tell, LoadWatch(60.0)), Precedence(0, print, set)
+    )
     for number, model in enumerate([pipeline, a_model(file)._replace(accuracy_ppm=980_000)]):
         table.bind(a_peer(number), model)
     of_pipeline, own = loader.asked

@@ -15,6 +15,7 @@ from brisk.protocol.channel import Receiver
 from brisk.protocol.records import ComputeInStub, ComputeNoMore, Record
 from brisk.protocol.runtime_paths import new_socket
 from brisk.runtime.models.entry import Binding, LoadOutcome, LoadState
+from brisk.runtime.models.load_watch import LoadWatch
 from brisk.runtime.models.table import SessionTable
 from brisk.runtime.peers.connections import Connections
 from brisk.runtime.pipelines.loading import PipelineLoads
@@ -57,7 +58,9 @@ class Stub:
         assert list(self._connections.poll(1.0)) == []
         (peer,) = self._connections.peers.values()
         loader = NotingLoader()
-        table = SessionTable(loader, PipelineLoads(loader.tell), Precedence(0, print, set))
+        table = SessionTable(
+            loader, PipelineLoads(loader.tell, LoadWatch(60.0)), Precedence(0, print, set)
+        )
         path = folder / "1" / "model.onnx"
         path.parent.mkdir(parents=True)
         path.write_bytes(b"model")

@@ -49,8 +49,9 @@ class LoadWatch:
     """Watches work that threads report (``over``); the worker calls ``look`` once a second."""
 
     def __init__(self, longest_s: float, clock_s: Callable[[], float] = time.monotonic) -> None:
-        """Begin without work. ``longest_s``: the time from which on work has taken too long."""
-        self._longest_s = longest_s
+        """Begin without work."""
+        self.longest_s = longest_s
+        """The time from which on work has taken too long."""
         self._clock_s = clock_s
         self._works: list[Work] = []
 
@@ -85,7 +86,7 @@ class LoadWatch:
             if work.is_over is not None and work.is_over():
                 self._works.remove(work)
                 continue
-            is_too_long = now_s - work.begun_s >= self._longest_s
+            is_too_long = now_s - work.begun_s >= self.longest_s
             if is_too_long and not work.is_given_up:
                 work.is_given_up = True
                 if work.unwanted_since_s is None and work.is_wanted():

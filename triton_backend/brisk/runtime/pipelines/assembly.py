@@ -105,7 +105,9 @@ def _try_node(
         outputs = [variable.name for variable in network.session.outputs]
         for number in range(RUNS):
             run = NetworkRun(network, inputs, outputs, shapes, WHOLE_MODEL)
-            while not run.step():
+            is_over = False
+            while not is_over:
+                is_over = run.step()
                 yield
             if network.expect_ns(shapes) > LONG_RUN_NS:
                 break

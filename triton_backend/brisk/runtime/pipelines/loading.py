@@ -1,37 +1,129 @@
 """Loads pipelines: each is assembled and tried when the last of its nodes' networks is loaded.
 
-A network is a session shared with ordinary entries. The trial runs on the worker's main thread,
-because frames of a session that serves already must not overlap: a quantum at a time between two
-looks at the sockets, and never concurrently with a real-time run. What pipelines need is imported
-by the first one, so no other start pays for it.
+A network is a session shared with ordinary entries, so a trial runs while the worker waits for it:
+a quantum at a time between two looks at the sockets, and none is begun while there is a real-time
+request. Threads of their own compute the quanta: where a segment takes long, the worker goes on
+concurrently. What pipelines need is imported by the first one, so no other start pays for it.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from brisk.errors import BriskError, InternalError
+from brisk.errors import BriskError, InternalError, InvalidModelError
+from brisk.os_priority import Precedence
 from brisk.runtime.models.entry import LoadOutcome, LoadState, SessionEntry
+from brisk.runtime.models.load_watch import LoadWatch
 from brisk.runtime.sessions.session import Session
+from brisk.segments.frame import RunControl, control
 
 if TYPE_CHECKING:
     from brisk.runtime.pipelines.session import PipelineSession
 
 QUANTUM_NS = 1_000_000
 
+LONG_S = 0.03
+"""The longest that the worker waits for a quantum, of which the last segment may take long."""
+
+
+class PipelineTrial:
+    """A pipeline under trial. Used by the worker's main thread, but for ``compute``."""
+
+    def __init__(
+        self,
+        entry: SessionEntry,
+        session: PipelineSession,
+        segments: Iterator[None],
+        watch: LoadWatch,
+        give_up: Callable[[PipelineTrial], None],
+    ) -> None:
+        """``segments``: computes a segment for each item. ``give_up``: called if a quantum takes
+        too long."""
+        self.entry = entry
+        self.outcome: LoadOutcome | None = None
+        """The trial's result, once it has ended."""
+        self.is_dropped = False
+        self._session = session
+        self._segments = segments
+        self._watch = watch
+        self._give_up = give_up
+        self._thread: threading.Thread | None = None
+        self._control: RunControl | None = None
+        self._helpers: frozenset[int] | None = None
+        """The threads whose priority is lowered with the trial's; None: the worker waits."""
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a segment is computed beside the worker's main thread."""
+        return self._thread is not None
+
+    def compute(self) -> None:
+        """Compute a quantum."""
+        entry, until_ns = self.entry, time.monotonic_ns() + QUANTUM_NS
+        self._control = control()
+        what = f"the trial run of {entry.path}"
+        with self._watch.over(what, lambda: entry.is_needed, lambda: self._give_up(self)):
+            try:
+                while time.monotonic_ns() < until_ns:
+                    next(self._segments)
+            except StopIteration:
+                self.outcome = LoadOutcome(entry, self._session, None)
+            except BriskError as error:
+                self.outcome = LoadOutcome(entry, None, error)
+            except Exception as error:  # noqa: BLE001  # any error must reach the requesters
+                text = f"the trial run failed: {type(error).__name__}: {error}"
+                self.outcome = LoadOutcome(entry, None, InternalError(text))
+
+    def advance(self, precedence: Precedence) -> bool:
+        """Let a thread compute a quantum, unless one does. Return False if that takes long."""
+        is_aside = self._helpers is not None
+        if self._thread is None:
+            self._thread = threading.Thread(target=self.compute, name="brisk-trial", daemon=True)
+            self._thread.start()
+        self._thread.join(0.0 if is_aside else LONG_S)
+        if self._thread.is_alive():
+            if not is_aside and self._thread.native_id is not None:
+                self._helpers = precedence.stand_aside(self._thread.native_id)
+            return False
+        if self._helpers is not None:
+            precedence.rejoin(self._helpers)
+        self._thread = self._helpers = None
+        return True
+
+    def drop(self) -> None:
+        """Let nobody be told of the outcome, and ask a segment under way to end."""
+        self.is_dropped = True
+        if self._thread is not None and self._control is not None:
+            self._control.end()
+
 
 class PipelineLoads:
     """The loads of pipelines; ``tell`` takes their outcomes. Used by the worker's main thread."""
 
-    def __init__(self, tell: Callable[[LoadOutcome], None]) -> None:
+    def __init__(
+        self,
+        tell: Callable[[LoadOutcome], None],
+        watch: LoadWatch,
+        precedence: Precedence | None = None,
+    ) -> None:
+        """``watch``: the watch of loads. ``precedence`` None: trials are computed by the calling
+        thread, which alone may use the device."""
         self._tell = tell
+        self._watch = watch
+        self._precedence = precedence
         self._waiting: list[SessionEntry] = []
         """The pipelines that wait for their networks."""
-        self.tried: deque[tuple[SessionEntry, PipelineSession, Iterator[None]]] = deque()
-        """The pipelines under trial, one after the other, with the segments of the trial runs."""
+        self.tried: deque[PipelineTrial] = deque()
+        """The pipelines under trial, one after the other."""
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a segment of a trial is computed beside the worker's main thread."""
+        return bool(self.tried) and self.tried[0].is_under_way
 
     def add(self, entry: SessionEntry) -> None:
         self._waiting.append(entry)
@@ -40,7 +132,19 @@ class PipelineLoads:
     def drop(self, entry: SessionEntry) -> None:
         """Forget ``entry``, which no binding waits for any more."""
         self._waiting = [each for each in self._waiting if each is not entry]
-        self.tried = deque(each for each in self.tried if each[0] is not entry)
+        for trial in [each for each in self.tried if each.entry is entry]:
+            trial.drop()
+            if not trial.is_under_way:
+                self.tried.remove(trial)
+
+    def _give_up(self, trial: PipelineTrial) -> None:
+        """Report to the requesters that the trial takes too long."""
+        self.drop(trial.entry)
+        text = (
+            f"the trial run of {trial.entry.path} takes longer than {self._watch.longest_s:g} s "
+            "(BRISK_MAX_LOAD_S)"
+        )
+        self._tell(LoadOutcome(trial.entry, None, InvalidModelError(text)))
 
     def assemble(self) -> None:
         """Queue trials of pipelines whose networks are all loaded; fail those that miss one."""
@@ -67,22 +171,21 @@ class PipelineLoads:
             except BriskError as error:
                 self._tell(LoadOutcome(entry, None, error))
             else:
-                self.tried.append((entry, session, try_pipeline(session)))
+                segments = try_pipeline(session)
+                self.tried.append(
+                    PipelineTrial(entry, session, segments, self._watch, self._give_up)
+                )
 
     def advance(self) -> None:
-        """Run segments of trials for a quantum; report the outcome of each that has ended."""
-        until_ns = time.monotonic_ns() + QUANTUM_NS
-        while self.tried and time.monotonic_ns() < until_ns:
-            entry, session, segments = self.tried[0]
-            try:
-                next(segments)
-                continue
-            except StopIteration:
-                outcome = LoadOutcome(entry, session, None)
-            except BriskError as error:
-                outcome = LoadOutcome(entry, None, error)
-            except Exception as error:  # noqa: BLE001  # any error must reach the requesters
-                text = f"the trial run failed: {type(error).__name__}: {error}"
-                outcome = LoadOutcome(entry, None, InternalError(text))
+        """Compute a quantum of a trial; report the outcome if it has ended. A segment that takes
+        long is not waited for: a later call finds its end."""
+        trial = self.tried[0]
+        if self._precedence is None:
+            trial.compute()
+        elif not trial.advance(self._precedence):
+            return
+        if trial.is_dropped:
             self.tried.popleft()
-            self._tell(outcome)
+        elif trial.outcome is not None:
+            self.tried.popleft()
+            self._tell(trial.outcome)

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -177,6 +178,24 @@ class RunsInProgress:
     """The runs of companions (``SideBySide``)."""
     ended_ns: int = 0
     """The time when computing last ended."""
+
+    @property
+    def has_realtime(self) -> bool:
+        """Whether one that is not parked is a real-time run."""
+        present = (*self.leading[-1:], *self.companions)
+        return any(run.job_class is JobClass.REALTIME for run in present)
+
+    @contextmanager
+    def parked(self) -> Iterator[None]:
+        """Park the leading thread's run, if any, while the context is open."""
+        top = self.leading[-1:]
+        for run in top:
+            run.park()
+        try:
+            yield
+        finally:
+            for run in top:
+                run.resume()
 
 
 LONGEST_JOINED_NS = 20_000_000

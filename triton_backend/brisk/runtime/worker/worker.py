@@ -81,7 +81,6 @@ class Worker:
             longest_s=settings.max_load_s,
             activity=self._progress,
         )
-        self._pipelines = PipelineLoads(self._loader.tell)
         requests = RequestTable(connections, settings.max_waiting, controller, profiles)
         self._audits = Audits(Auditor())
         self._sampler = Sampler(settings.sampled_share, settings.sample_bytes)
@@ -90,6 +89,9 @@ class Worker:
         niceness = settings.realtime_niceness if goes_first else 0
         precedence = Precedence(niceness, LOGGER.warning, lambda: self._relay.threads)
         self._long_runs = LongRuns(requests, self._progress, controller, precedence)
+        self._pipelines = PipelineLoads(
+            self._loader.tell, self._loader.watch, precedence if device == "cpu" else None
+        )
         sessions = SessionTable(self._loader, self._pipelines, precedence)
         self._side = SideBySide(
             processors=settings.threads if is_first and settings.runs_side_by_side else 1,
@@ -174,8 +176,10 @@ class Worker:
             return 0.0
         if self._is_held_by_load():
             return 0.0 if self._runs else RECHECK_S
-        if self._runs or self._pipelines.tried or len(self._requests.queue):
+        if self._runs or len(self._requests.queue):
             return 0.0
+        if self._pipelines.tried:
+            return ASIDE_PATIENCE_S if self._pipelines.is_under_way else 0.0
         return (LOOK_INTERVAL_NS if self._connections.peers else self._idle_exit_ns) / 1e9
 
     def _is_held_by_load(self) -> bool:
@@ -187,11 +191,10 @@ class Worker:
         """Compute a quantum of a loading pipeline's trial, unless a real-time job is there."""
         if not self._pipelines.tried or self._is_held_by_load():
             return
-        top = self._runs[-1].jobs[0] if self._runs else None
-        present = [job for job in (top, self._requests.queue.peek()) if job is not None]
-        if all(job.job_class is not JobClass.REALTIME for job in present):
-            with self._queues[JobClass.NORMAL].issuing():
-                self._pipelines.advance()
+        if self._requests.queue.peek(JobClass.REALTIME) or self._progress.has_realtime:
+            return
+        with self._progress.parked(), self._queues[JobClass.NORMAL].issuing():
+            self._pipelines.advance()
 
     def _choose(self) -> bool:
         """Begin the next job, and what may be joined to it, if nothing runs or the policy says so.

@@ -1,0 +1,145 @@
+"""Trials of pipelines: threads compute them, and the worker waits for no long segment."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from brisk.errors import InvalidModelError, InvalidRequestError
+from brisk.os_priority import Precedence
+from brisk.runtime.models.entry import Binding, LoadOutcome, SessionEntry
+from brisk.runtime.models.load_watch import ABANDONED_S, LoadWatch
+from brisk.runtime.pipelines.loading import PipelineLoads, PipelineTrial
+from brisk.runtime.requests.batch import RunsInProgress
+from brisk.scheduling.job import JobState
+from brisk.scheduling.job_class import JobClass
+from brisk.segments.frame import control
+from support.runtime.gates import job, run_of
+from support.runtime.requests import a_model, a_peer
+from support.waiting import wait_until
+
+SESSION: Any = object()
+
+
+class Trials:
+    """One pipeline under trial, whose second segment takes until ``goes_on`` is set."""
+
+    def __init__(self, precedence: Precedence | None) -> None:
+        self.told: list[LoadOutcome] = []
+        self.now_s = 0.0
+        self.watch = LoadWatch(60.0, lambda: self.now_s)
+        self.loads = PipelineLoads(self.told.append, self.watch, precedence)
+        self.entry = SessionEntry("traffic", Path("pipeline.json"), a_model())
+        self.entry.bindings.append(Binding(a_peer(), a_model(), "traffic"))
+        self.goes_on = threading.Event()
+        self.begun: list[int] = []
+        self.controls: list[Any] = []
+        give_up = self.loads._give_up
+        self.loads.tried.append(
+            PipelineTrial(self.entry, SESSION, self.segments(), self.watch, give_up)
+        )
+
+    def segments(self) -> Iterator[None]:
+        yield
+        self.begun.append(threading.get_native_id())
+        self.controls.append(control())
+        assert self.goes_on.wait(60.0)
+        yield
+
+    def advance(self) -> bool:
+        """Whether the trial has ended."""
+        self.loads.advance()
+        return not self.loads.tried
+
+
+@pytest.fixture
+def trials() -> Iterator[Trials]:
+    made = Trials(Precedence(0, print, set))
+    yield made
+    made.goes_on.set()
+
+
+def test_a_segment_that_takes_long_is_not_waited_for(trials: Trials) -> None:
+    while not trials.begun:
+        assert not trials.advance()
+    for _ in range(3):
+        assert not trials.advance()
+    assert trials.loads.is_under_way
+    assert not trials.told
+    trials.goes_on.set()
+    wait_until(trials.advance, "the trial's end")
+    (outcome,) = trials.told
+    assert (outcome.entry, outcome.session, outcome.error) == (trials.entry, SESSION, None)
+
+
+def test_the_thread_that_alone_has_the_device_computes_its_trials() -> None:
+    trials = Trials(None)
+    trials.goes_on.set()
+    wait_until(trials.advance, "the trial's end")
+    assert trials.begun == [threading.get_native_id()]
+    assert trials.told[0].session is SESSION
+
+
+def test_of_a_trial_that_nobody_waits_for_no_outcome_is_told(trials: Trials) -> None:
+    while not trials.begun:
+        trials.advance()
+    trials.loads.drop(trials.entry)
+    assert trials.loads.is_under_way, "it is computed until it ends"
+    trials.goes_on.set()
+    wait_until(trials.advance, "its end")
+    assert not trials.told
+
+
+def test_a_trial_that_takes_too_long_is_given_up_and_asked_to_end(trials: Trials) -> None:
+    while not trials.begun:
+        trials.advance()
+    trials.now_s = 60.0
+    assert trials.watch.look() is None
+    (outcome,) = trials.told
+    assert isinstance(outcome.error, InvalidModelError)
+    assert "takes longer than 60 s (BRISK_MAX_LOAD_S)" in str(outcome.error)
+    trials.entry.bindings.clear()
+    assert trials.controls[0]._has_ended
+    trials.now_s += ABANDONED_S
+    endless = trials.watch.look()
+    assert endless is not None, "else the worker ends"
+    trials.goes_on.set()
+    wait_until(trials.advance, "its end")
+    assert len(trials.told) == 1
+    assert trials.watch.look() is None
+
+
+def test_an_error_of_a_trial_is_told(trials: Trials) -> None:
+    def failing() -> Iterator[None]:
+        yield
+        raise InvalidRequestError("node 'single': no such shape")
+
+    trials.loads.tried.clear()
+    give_up = trials.loads._give_up
+    trials.loads.tried.append(
+        PipelineTrial(trials.entry, SESSION, failing(), trials.watch, give_up)
+    )
+    wait_until(trials.advance, "its end")
+    assert "no such shape" in str(trials.told[0].error)
+
+
+def test_no_trial_is_computed_with_a_run_that_could_be_blamed_or_is_real_time() -> None:
+    runs = RunsInProgress()
+    with runs.parked():
+        assert not runs.has_realtime
+    one = job(1, JobClass.NORMAL)
+    one.state = JobState.RUNNING
+    top = run_of(one)
+    runs.leading.append(top)
+    top.resume()
+    assert one.mark[0]
+    with runs.parked():
+        assert not one.mark[0]
+    assert one.mark[0]
+    assert not runs.has_realtime
+    runs.companions.append(run_of(job(2)))
+    assert runs.has_realtime
