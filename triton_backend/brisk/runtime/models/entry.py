@@ -163,6 +163,12 @@ class SessionEntry:
             else:
                 reset_mark(memory)
 
+    def spare(self) -> None:
+        """Attribute no crash to the load from now on, because the worker ends on purpose."""
+        memories, self.marks = self.marks, []
+        for memory in memories:
+            reset_mark(memory)
+
     def loaded(self) -> None:
         """Note that every segment is loaded, or has failed. Called by any loader thread."""
         self.reach(LoadState.LOADED)

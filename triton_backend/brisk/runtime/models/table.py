@@ -141,6 +141,12 @@ class SessionTable:
         completion.entry.marks.clear()
         self._pipelines.assemble()
 
+    def spare_loads(self, but_of: Path | None) -> None:
+        """Let no load be blamed but that of the file ``but_of``: this worker ends on purpose."""
+        for entry in self._entries.values():
+            if but_of is None or but_of not in (entry.path, *entry.networks):
+                entry.spare()
+
     def take_late(self, now_ns: int) -> Iterator[tuple[Binding, Infer]]:
         """Take out and yield requests in backlogs whose time has run out."""
         for binding in self.bindings.values():

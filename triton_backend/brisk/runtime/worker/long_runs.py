@@ -15,6 +15,7 @@ from brisk import telemetry
 from brisk.errors import UnavailableError
 from brisk.os_priority import Precedence, computed_ns
 from brisk.runtime.log import LOGGER
+from brisk.runtime.models.table import SessionTable
 from brisk.runtime.preemption.controllers import PreemptionController
 from brisk.runtime.requests.batch import Run, RunsInProgress
 from brisk.runtime.requests.table import RequestTable
@@ -46,12 +47,14 @@ class LongRuns:
     def __init__(
         self,
         requests: RequestTable,
+        sessions: SessionTable,
         runs: RunsInProgress,
         controller: PreemptionController,
         precedence: Precedence,
     ) -> None:
         """``runs``: the worker's runs in progress."""
         self._requests = requests
+        self._sessions = sessions
         self._runs = runs.leading
         self._companions = runs.companions
         self._controller = controller
@@ -124,11 +127,13 @@ class LongRuns:
     ) -> None:
         """Kill this worker: nothing else ends its computing. The next one gets the other runs.
 
-        ``at_fault``: the model whose exchange of sessions, if one is under way, is the reason."""
+        ``at_fault``: the model whose load or exchange of sessions, if one is under way, is the
+        reason."""
         LOGGER.error(f"{why}: this worker ends, and the next one gets what else it was to compute")
-        for run in (*self._runs, *self._companions):
+        for run in (*self._runs, *self._companions, *(step.run for step in self.aside)):
             if run is not blamed:
                 run.park()  # the worker's end is not attributed to a parked run
+        self._sessions.spare_loads(but_of=at_fault)
         ATTEMPTS.forget(but_of=at_fault)
         os.kill(os.getpid(), signal.SIGKILL)
 

@@ -88,11 +88,11 @@ class Worker:
         self._relay = Relay(self._take_turn, self._attend, may_hand_over=device == "cpu")
         niceness = settings.realtime_niceness if goes_first else 0
         precedence = Precedence(niceness, LOGGER.warning, lambda: self._relay.threads)
-        self._long_runs = LongRuns(requests, self._progress, controller, precedence)
         self._pipelines = PipelineLoads(
             self._loader.tell, self._loader.watch, precedence if device == "cpu" else None
         )
         sessions = SessionTable(self._loader, self._pipelines, precedence)
+        self._long_runs = LongRuns(requests, sessions, self._progress, controller, precedence)
         self._side = SideBySide(
             processors=settings.threads if is_first and settings.runs_side_by_side else 1,
             relay=self._relay,
