@@ -124,6 +124,23 @@ def test_a_duration_that_refuses_every_request_is_measured_again_in_time() -> No
     assert refusals(pair, 3_000_000) == 0, "it was wrongly refused"
 
 
+def test_a_segment_that_is_aside_runs_while_others_pause_or_are_held() -> None:
+    pair = Pair("preemptive")
+    page = pair.gate.page
+    assert not pair.background.holds(LAZY, 0)
+    pair.background.counts_aside(1)
+    pair.background.pauses()
+    assert page.segment_runs, "a real-time run that begins now suspends it"
+    pair.foreground.admitted(job(1))
+    assert pair.background.holds(LAZY, 1)
+    assert (page.segment_runs, page.is_held) == (1, 1)
+    pair.background.counts_aside(0)
+    assert pair.background.holds(LAZY, 2)
+    assert not page.segment_runs
+    pair.background.pauses()
+    assert not page.segment_runs
+
+
 def test_a_minimum_share_opens_the_gate_now_and_then() -> None:
     pair = Pair("preemptive", Limits(share=0.2))
     pair.foreground.admitted(job(1))

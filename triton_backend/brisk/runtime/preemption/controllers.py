@@ -63,7 +63,10 @@ class PreemptionController:
         return False
 
     def pauses(self) -> None:
-        """Note that no segment runs until ``holds`` is called again."""
+        """Note that no segment runs until ``holds`` is called again, but for those aside."""
+
+    def counts_aside(self, count: int) -> None:
+        """Note how many segments other runs do not wait for: these run until they end."""
 
     def finished(self, run: Run, now_ns: int) -> None:
         """Note that a run has computed its last segment; it is not answered yet."""
@@ -213,6 +216,10 @@ class Background(PreemptionController):
         self.alarm = gate.alarm
         self._share = ShareMeter()
         self._held_since_ns: int | None = None
+        self._has_aside = False
+
+    def counts_aside(self, count: int) -> None:
+        self._has_aside = count > 0
 
     def holds(self, run: Run, now_ns: int) -> bool:
         if self._held_since_ns is not None:
@@ -226,7 +233,7 @@ class Background(PreemptionController):
                 limits=self._limits,
             )
         ):
-            self.gate.hold_segments()
+            self.gate.hold_segments(others_run=self._has_aside)
             self._share.change(now_ns, is_held=True)
             self._held_since_ns = now_ns
             return True
@@ -235,7 +242,7 @@ class Background(PreemptionController):
         return False
 
     def pauses(self) -> None:
-        self.gate.pause_segments()
+        self.gate.pause_segments(others_run=self._has_aside)
         self._share.rest()
         self._held_since_ns = None
 

@@ -103,13 +103,15 @@ class Gate:
         self.page.is_held = 0
         self.page.segment_runs = 1
 
-    def hold_segments(self) -> None:
-        """Hold segments until the alarm rings; for ``RECHECK_S`` if it rang just before this."""
-        self.page.segment_runs = 0
+    def hold_segments(self, *, others_run: bool = False) -> None:
+        """Hold segments until the alarm rings; for ``RECHECK_S`` if it rang just before this.
+
+        ``others_run``: whether segments that began before this go on."""
+        self.page.segment_runs = int(others_run)
         self.page.is_held = 1
 
-    def pause_segments(self) -> None:
-        self.page.segment_runs = 0
+    def pause_segments(self, *, others_run: bool = False) -> None:
+        self.page.segment_runs = int(others_run)
         self.page.is_held = 0
 
     def leave(self) -> None:

@@ -85,6 +85,7 @@ class LongRuns:
         run.is_disturbed = True
         self.aside.append(step)
         self._runs.remove(run)
+        self._controller.counts_aside(len(self.aside))
         self._controller.pauses()
         self.resume_top()
         step.helpers = self._precedence.stand_aside(step.thread)
@@ -93,6 +94,7 @@ class LongRuns:
     def take_back(self, step: Step) -> None:
         """Restore the priority of a step that yielded to others and is over."""
         self.aside.remove(step)
+        self._controller.counts_aside(len(self.aside))
         self._precedence.rejoin(step.helpers)
 
     def _keeps_others_waiting(self, step: Step, now_ns: int, *, is_load_waiting: bool) -> bool:
