@@ -91,6 +91,10 @@ WRONG: dict[str, tuple[Change, str]] = {
         lambda d: d["nodes"]["join"]["variants"].update(only={"entry": "frok", "accuracy": 1}),
         "no entry 'frok' .* did you mean 'fork'",
     ),
+    "an entry that cannot be looked for": (
+        lambda d: d["nodes"]["join"]["variants"].update(only={"entry": "x" * 300, "accuracy": 1}),
+        "node 'join', variant 'only': its network cannot be found: .*File name too long",
+    ),
     "a file and an entry": (
         lambda d: d["nodes"]["join"]["variants"]["only"].update(entry="fork"),
         "by 'file' alone",
@@ -125,6 +129,23 @@ def test_a_wrong_description_is_refused(version: Path, fork: dict[str, Any], cas
     change(wrong)
     with pytest.raises(InvalidModelError, match=message):
         read_pipeline(write(version, wrong))
+
+
+def test_an_entry_that_others_may_not_list_needs_a_version(
+    version: Path, fork: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scaler(version.parent.parent / "hidden" / "3" / "model.onnx", 2.0)
+
+    def refuse(folder: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(folder))
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    variants = fork["nodes"]["join"]["variants"]
+    variants["only"] = {"entry": "hidden", "accuracy": 1}
+    with pytest.raises(InvalidModelError, match=r"'only': its network .*denied: '.*/hidden'"):
+        read_pipeline(write(version, fork))
+    variants["only"]["version"] = 3
+    read_pipeline(write(version, fork))
 
 
 def test_all_problems_are_told_at_once(version: Path, fork: dict[str, Any]) -> None:

@@ -244,9 +244,17 @@ class _PipelineReader:
 
         ``file`` is relative to the pipeline's version directory; ``entry`` is a sibling of the
         pipeline's own, whose ``model.onnx`` is used, of its newest version unless one is named. If
-        there is no such file in that version's directory, a problem is noted, and any path
-        returned.
+        there is no such file in that version's directory, or none can be looked for, a problem is
+        noted, and any path returned.
         """
+        try:
+            return self._find_file(fields)
+        except OSError as error:
+            fields.note(f"its network cannot be found: {error}")
+            return self._path
+
+    def _find_file(self, fields: Fields) -> Path:
+        """Return the path as ``_locate`` does. Raises OSError if a directory cannot be read."""
         version_folder = self._path.absolute().parent
         folder: Path | None = version_folder
         file, entry, version = map(fields.take, ("file", "entry", "version"))

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from brisk.os_priority import Precedence
+from brisk.runtime.models import table as table_module
 from brisk.runtime.models.load_watch import LoadWatch
 from brisk.runtime.models.table import SessionTable
 from brisk.runtime.pipelines.loading import PipelineLoads
-from support.pipeline_entries import scaler, write
+from support.pipeline_entries import describe_fork, scaler, write
 from support.runtime.requests import NotingLoader, a_model, a_peer
 
 
@@ -59,3 +61,30 @@ def test_a_network_that_an_entry_asks_early_answers_of_is_not_that_of_a_pipeline
     assert of_pipeline.aim is None
     assert own.aim is not None
     assert own.aim.accuracy == 0.98
+
+
+def test_a_pipeline_whose_network_vanishes_while_it_is_bound_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = tmp_path / "fork" / "1"
+    pipeline = a_model(write(version, describe_fork(version)))
+    loader = NotingLoader()
+    table = SessionTable(
+        loader, PipelineLoads(loader.tell, LoadWatch(60.0)), Precedence(0, print, set)
+    )
+    identified = table_module.identity_of
+    seen: list[str] = []
+
+    def vanishing(path: str, *more: Any) -> str:
+        if path in seen and path.endswith("right_large.onnx"):
+            raise OSError(5, "Input/output error", path)
+        seen.append(path)
+        return identified(path, *more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(table_module, "identity_of", vanishing)
+        with pytest.raises(OSError, match="Input/output error"):
+            table.bind(a_peer(), pipeline)
+    assert len(table) == 0
+    table.bind(a_peer(), pipeline)
+    assert loader.asked[-1].pipelines

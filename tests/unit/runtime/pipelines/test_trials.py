@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from brisk.errors import InvalidModelError, InvalidRequestError
+from brisk.errors import InternalError, InvalidModelError, InvalidRequestError
 from brisk.os_priority import Precedence
 from brisk.runtime.models.entry import Binding, LoadOutcome, SessionEntry
 from brisk.runtime.models.load_watch import ABANDONED_S, LoadWatch
+from brisk.runtime.pipelines import assembly
 from brisk.runtime.pipelines.loading import PipelineLoads, PipelineTrial
 from brisk.runtime.requests.batch import RunsInProgress
 from brisk.scheduling.job import JobState
@@ -113,10 +116,17 @@ def test_a_trial_that_takes_too_long_is_given_up_and_asked_to_end(trials: Trials
     assert trials.watch.look() is None
 
 
-def test_an_error_of_a_trial_is_told(trials: Trials) -> None:
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (InvalidRequestError("node 'single': no such shape"), "node 'single': no such shape"),
+        (OSError(5, "Input/output error"), "the trial run failed: OSError: .*output error"),
+    ],
+)
+def test_an_error_of_a_trial_is_told(trials: Trials, error: Exception, said: str) -> None:
     def failing() -> Iterator[None]:
         yield
-        raise InvalidRequestError("node 'single': no such shape")
+        raise error
 
     trials.loads.tried.clear()
     give_up = trials.loads._give_up
@@ -124,7 +134,21 @@ def test_an_error_of_a_trial_is_told(trials: Trials) -> None:
         PipelineTrial(trials.entry, SESSION, failing(), trials.watch, give_up)
     )
     wait_until(trials.advance, "its end")
-    assert "no such shape" in str(trials.told[0].error)
+    assert re.search(said, str(trials.told[0].error))
+
+
+def test_an_error_that_nobody_expects_of_an_assembly_is_told(
+    trials: Trials, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def assemble(*_: object) -> None:
+        raise KeyError("y")
+
+    monkeypatch.setattr(assembly, "assemble", assemble)
+    trials.entry.pipeline = SimpleNamespace(networks=())  # type: ignore[assignment]
+    trials.loads.add(trials.entry)
+    (outcome,) = trials.told
+    assert isinstance(outcome.error, InternalError)
+    assert "the pipeline's assembly failed: KeyError: 'y'" in str(outcome.error)
 
 
 def test_no_trial_is_computed_with_a_run_that_could_be_blamed_or_is_real_time() -> None:

@@ -5,7 +5,7 @@ Used by the worker's main thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -212,14 +212,21 @@ class SessionTable:
         entry = self._entries.get(key)
         if entry is None:
             entry = self._entries[key] = SessionEntry(key, path, requester, pipeline=description)
-            asks_none = requester._replace(accuracy_ppm=0, tolerance="", smaller="")
-            for file in files:
-                network = entry.networks[file] = self._open(file, asks_none)
-                network.pipelines.append(entry)
-                if LoadState.PARSING <= network.state < LoadState.LOADED:
-                    entry.begin()
+            try:
+                self._open_networks(entry, files)
+            except BaseException:
+                self._drop_unless_needed(entry)
+                raise
             self._pipelines.add(entry)
         return entry
+
+    def _open_networks(self, entry: SessionEntry, files: Iterable[Path]) -> None:
+        asks_none = entry.requester._replace(accuracy_ppm=0, tolerance="", smaller="")
+        for file in files:
+            network = entry.networks[file] = self._open(file, asks_none)
+            network.pipelines.append(entry)
+            if LoadState.PARSING <= network.state < LoadState.LOADED:
+                entry.begin()
 
     def _forget(self, binding: Binding) -> None:
         if self.bindings.pop((binding.peer.number, binding.model.model), None) is None:

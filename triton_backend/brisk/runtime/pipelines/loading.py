@@ -72,11 +72,8 @@ class PipelineTrial:
                     next(self._segments)
             except StopIteration:
                 self.outcome = LoadOutcome(entry, self._session, None)
-            except BriskError as error:
-                self.outcome = LoadOutcome(entry, None, error)
             except Exception as error:  # noqa: BLE001  # any error must reach the requesters
-                text = f"the trial run failed: {type(error).__name__}: {error}"
-                self.outcome = LoadOutcome(entry, None, InternalError(text))
+                self.outcome = LoadOutcome(entry, None, _reported(error, "the trial run"))
 
     def advance(self, precedence: Precedence) -> bool:
         """Let a thread compute a quantum, unless one does. Return False if that takes long."""
@@ -168,8 +165,8 @@ class PipelineLoads:
                     if (error := entry.networks[path].error) is not None:
                         raise type(error)(f"{words}: {error}")
                 session = assemble(entry.pipeline, sessions, entry.labels, entry.asked_ns)
-            except BriskError as error:
-                self._tell(LoadOutcome(entry, None, error))
+            except Exception as error:  # noqa: BLE001  # any error must reach the requesters
+                self._tell(LoadOutcome(entry, None, _reported(error, "the pipeline's assembly")))
             else:
                 segments = try_pipeline(session)
                 self.tried.append(
@@ -189,3 +186,12 @@ class PipelineLoads:
         elif trial.outcome is not None:
             self.tried.popleft()
             self._tell(trial.outcome)
+
+
+def _reported(error: Exception, what: str) -> BriskError:
+    """Return ``error`` as one that is reported to the requesters; ``what`` has failed of it."""
+    if isinstance(error, BriskError):
+        return error
+    failed = InternalError(f"{what} failed: {type(error).__name__}: {error}")
+    failed.__cause__ = error  # it may be a lack of memory
+    return failed

@@ -227,9 +227,13 @@ class Dispatcher:
             binding = self.sessions.bind(peer, model)
         except ProtocolError:
             raise
-        except BriskError as error:
-            INCIDENTS.note(f"model '{model.name}' version {model.version}: {error}")
-            self.transport.send(peer, load_failed(model.model, error))
+        except Exception as error:  # noqa: BLE001  # the worker must outlive any load
+            failed = shortage(error, f"loading model '{model.name}'") or error
+            if not isinstance(failed, BriskError):
+                text = f"loading {model.path} failed: {type(error).__name__}: {error}"
+                failed = InternalError(text)
+            INCIDENTS.note(f"model '{model.name}' version {model.version}: {failed}")
+            self.transport.send(peer, load_failed(model.model, failed))
             return
         if binding.session is not None:
             self.transport.send(peer, records.ModelLoaded(model.model, 0))
