@@ -83,6 +83,9 @@ def open_file(path: Path, what: str = "the model") -> BinaryIO:
     return open_inside(folder, str(path.relative_to(folder)), what)
 
 
+COPIES = "remote"
+"""The folder of the copies (``brisk.copies``) in the cache directory."""
+
 KEPT = stat.S_ISVTX | 0o600
 """The mode of the files of a copy (``brisk.copies``), which no other program sets: they are of
 their full size from the beginning, arrive in any order, and hold what their digest says, whatever

@@ -93,7 +93,8 @@ def test_of_ten_thousand_damaged_or_exchanged_chunks_none_is_kept(
 
 def test_every_single_damaged_chunk_is_refused(tmp_path: Path, start: Start) -> None:
     """The same without the network, 10,000 times: what ``put`` is given must have the digest."""
-    from brisk.sourcing.arriving import ArrivingCopy, make_copy
+    from brisk.sourcing.arriving import ArrivingCopy
+    from brisk.sourcing.room import make_copy
 
     chunk = 1 << 16
     published = publish(tmp_path / "m", 8 * chunk, chunk_bytes=chunk, weights_bytes=0)

@@ -13,9 +13,10 @@ from typing import Any
 
 from brisk.copies.local import path_in
 from brisk.copies.manifest import ListedFile, write_manifest
-from brisk.sourcing.arriving import ArrivingCopy, make_copy
+from brisk.sourcing.arriving import ArrivingCopy
 from brisk.sourcing.fetching import Fetch
 from brisk.sourcing.policies.choosing import PeerReport
+from brisk.sourcing.room import make_copy
 from brisk.sourcing.serving import PULLS_S, arriving_bytes
 from brisk.sourcing.sources.failures import SourceError
 from brisk.sourcing.sources.peers import ANSWER_S, ASKED_S, HELD_S

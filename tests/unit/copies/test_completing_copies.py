@@ -11,7 +11,8 @@ from brisk.copies.local import HEADER_BYTES, PROGRESS, LocalCopy, progress_heade
 from brisk.copies.manifest import write_manifest
 from brisk.copies.remote import WHOLE
 from brisk.errors import ArtefactError, UnavailableError
-from brisk.sourcing.arriving import ArrivingCopy, make_copy
+from brisk.sourcing.arriving import ArrivingCopy
+from brisk.sourcing.room import make_copy
 from support.remote.published import Published, publish
 
 CHUNK = 1 << 16

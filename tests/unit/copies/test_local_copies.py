@@ -325,6 +325,7 @@ def test_the_content_of_a_copy_is_what_its_manifest_says_unread(published: Publi
     found = content_of(model, digests)
     assert found.digests == digests
     assert found.stamps[ITSELF][1:3] == [0, 0]
+    (folder / WHOLE).touch()
     model.chmod(0o600)  # now it is a file as any other: it is read
     assert content_of(model, [ITSELF]).digests != {ITSELF: digests[ITSELF]}
 

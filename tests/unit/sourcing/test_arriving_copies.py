@@ -22,9 +22,10 @@ from brisk.copies.manifest import Range, write_manifest
 from brisk.copies.remote import WHOLE
 from brisk.errors import ArtefactError, InvalidConfigurationError
 from brisk.paths import KEPT
-from brisk.sourcing.arriving import ArrivingCopy, make_copy
+from brisk.sourcing.arriving import ArrivingCopy
 from brisk.sourcing.completing import publish_form
 from brisk.sourcing.policies.stretches import bits_of
+from brisk.sourcing.room import make_copy
 from support.remote.published import Published, publish
 
 CHUNK = 1 << 16

@@ -17,11 +17,12 @@ from brisk.copies.local import LocalCopy
 from brisk.copies.manifest import write_manifest
 from brisk.copies.remote import MANIFEST, WHOLE
 from brisk.errors import ArtefactError, UnavailableError
-from brisk.sourcing.arriving import ArrivingCopy, make_copy
+from brisk.sourcing.arriving import ArrivingCopy
 from brisk.sourcing.room import (
     KeptCopy,
     kept_copies,
     locked,
+    make_copy,
     make_with_room,
     note_use,
     open_or_make,

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple, TypeVar
 from brisk.artefacts import store
 from brisk.errors import ArtefactError, InvalidModelError, UnavailableError
 from brisk.ownership import make_private
-from brisk.paths import Stamp, is_kept, open_file, open_inside, stamp_of
+from brisk.paths import COPIES, Stamp, is_kept, open_file, open_inside, stamp_of
+from brisk.settings import cache_directory
 
 if TYPE_CHECKING:
     from brisk.copies.manifest import ListedFile
@@ -237,14 +238,18 @@ def _listed(file: BinaryIO, environment: Mapping[str, str]) -> ListedFile | None
     """Return the manifest's entry of a file of a copy, whose bytes may still be arriving; None:
     the file is of no copy.
 
-    Raises InvalidModelError if the file has a copy's mode but is of no usable copy of ours.
+    Raises InvalidModelError if the file has a copy's mode but is of no usable copy of ours, or is
+    of one that is not whole and has another mode.
     """
-    if not is_kept(os.fstat(file.fileno())):
+    is_marked, path = is_kept(os.fstat(file.fileno())), _path_of(file)
+    if not is_marked and not is_among_copies(path, environment):
         return None
-    from brisk.copies.local import listed  # imported for files of copies alone
+    from brisk.copies.local import check_marked_at, listed  # imported for files of copies alone
 
-    path = Path(os.readlink(f"/proc/self/fd/{file.fileno()}"))
     try:
+        if not is_marked:
+            check_marked_at(path, environment)
+            return None
         listing = listed(path, environment)
     except ArtefactError as error:
         raise InvalidModelError(f"{path}: {error}") from error
@@ -260,7 +265,17 @@ def _is_compared(file: BinaryIO, environment: Mapping[str, str]) -> bool:
         return True
     from brisk.copies.local import is_compared  # imported for files of copies alone
 
-    return is_compared(Path(os.readlink(f"/proc/self/fd/{file.fileno()}")), environment)
+    return is_compared(_path_of(file), environment)
+
+
+def is_among_copies(path: Path, environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether a file lies in the directory of copies, by its path with links followed."""
+    copies = os.path.realpath(cache_directory(environment) / COPIES)
+    return os.path.realpath(path).startswith(f"{copies}/")
+
+
+def _path_of(file: BinaryIO) -> Path:
+    return Path(os.readlink(f"/proc/self/fd/{file.fileno()}"))
 
 
 def check_listed(descriptor: int, listed: ListedFile, go_on: Callable[[], None]) -> None:

@@ -36,6 +36,7 @@ from brisk.copies.manifest import ListedFile, Manifest, Range, read_manifest
 from brisk.copies.remote import MANIFEST, REFUSED, WHOLE, remote_directory
 from brisk.errors import ArtefactError, InvalidModelError
 from brisk.ownership import open_own
+from brisk.paths import KEPT, is_kept
 
 PROGRESS, GATHERED, ORIGIN = "progress", "gathered", "origin"
 MODEL_FOLDER, FORMS_FOLDER = "1", "forms"
@@ -85,6 +86,9 @@ class LocalCopy:
                 self.manifest = read_manifest(text, folder.name)
             except InvalidModelError as error:
                 raise ArtefactError(f"{folder}: {error}") from error
+            if not self.is_compared:
+                for number in (*self.manifest.own, self.manifest.gathered):
+                    check_marked(self.path(number))
             self._starts = list(chunk_starts(self.manifest))
             self._progress = self._map_progress()
         except BlockingIOError as error:
@@ -213,6 +217,31 @@ def path_in(folder: Path, manifest: Manifest, number: int) -> Path:
     if file.form:
         return folder / FORMS_FOLDER / file.form
     return folder / MODEL_FOLDER / file.name
+
+
+def check_marked(path: Path) -> None:
+    """Check that a file of a copy that is not whole has the mode of arriving ones.
+
+    Without it, it counts as any other file, and what has not arrived as zeros. Raises
+    ArtefactError that names it, OSError if it is missing.
+    """
+    status = os.stat(path)
+    if not is_kept(status):
+        raise ArtefactError(
+            f"{path} is of a copy that is not whole, and has mode {status.st_mode & 0o7777:04o} "
+            f"instead of {KEPT:04o}, which the courier puts back when the entry is loaded"
+        )
+
+
+def check_marked_at(path: Path, environment: Mapping[str, str] = os.environ) -> None:
+    """``check_marked`` for any file; nothing is wrong with one that is of no copy, or of one that
+    is whole. Raises like ``listed``, too."""
+    folder = copy_folder(path, environment)
+    if folder is None or (folder / WHOLE).exists():
+        return
+    entry = listed(path, environment)
+    if entry is not None and not entry.form:  # forms lose it when they become artefacts
+        check_marked(path)
 
 
 def check_not_refused(folder: Path) -> None:

@@ -14,7 +14,7 @@ from zlib import crc32
 
 from brisk.errors import InvalidModelError
 from brisk.ownership import check_directory
-from brisk.paths import open_file
+from brisk.paths import COPIES, open_file
 from brisk.settings import cache_directory
 
 MOST_REMOTE_BYTES = 1 << 16
@@ -41,7 +41,7 @@ class Remote(NamedTuple):
 
 def remote_directory(environment: Mapping[str, str] = os.environ) -> Path:
     """Return the directory of the copies, each by its manifest's SHA-256."""
-    return cache_directory(environment) / "remote"
+    return cache_directory(environment) / COPIES
 
 
 def read_remote(text: bytes, where: str) -> Remote:

@@ -8,13 +8,11 @@ renaming: without it there is no copy. A published prepared form has no seal
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import hashlib
 import mmap
 import os
-import shutil
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
@@ -23,7 +21,6 @@ from pathlib import Path
 from brisk.artefacts.content import check_listed
 from brisk.artefacts.seals import SEAL, manifest_size, sealed
 from brisk.copies.local import (
-    FORMS_FOLDER,
     HEADER_BYTES,
     HERE,
     PROGRESS,
@@ -31,37 +28,12 @@ from brisk.copies.local import (
     path_in,
     progress_header,
 )
-from brisk.copies.manifest import Manifest, Range, read_manifest
+from brisk.copies.manifest import Range, read_manifest
 from brisk.copies.remote import MANIFEST, REFUSED, WHOLE, whole_note
 from brisk.errors import ArtefactError, InvalidModelError
-from brisk.ownership import check_directory, make_private, open_own
-from brisk.paths import KEPT
+from brisk.ownership import check_directory, open_own
+from brisk.paths import KEPT, is_kept
 from brisk.sourcing.policies.stretches import Layout
-
-_DRAFT = ".manifest.json"
-
-
-def make_copy(folder: Path, text: bytes, manifest: Manifest) -> None:
-    """Make the empty copy of a model: files of their full size, without content.
-
-    ``text``: the manifest's. On failure nothing is left, and OSError is raised. Precondition: no
-    other process makes a copy in the folder.
-    """
-    make_private(folder.parent)
-    with contextlib.suppress(FileNotFoundError):
-        shutil.rmtree(folder)  # what was begun and is no copy
-    try:
-        make_private(folder / FORMS_FOLDER)
-        for number in (*manifest.own, manifest.gathered):
-            path = path_in(folder, manifest, number)
-            make_private(path.parent)
-            _reserve(path, manifest.files[number].size)
-        write_small(folder / PROGRESS, progress_header() + bytes(Layout(manifest).count))
-        write_small(folder / _DRAFT, text)
-        os.rename(folder / _DRAFT, folder / MANIFEST)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
 
 
 class ArrivingCopy:
@@ -90,6 +62,7 @@ class ArrivingCopy:
             except InvalidModelError as error:
                 raise ArtefactError(f"{folder}: {error}") from error
             self._check_files()
+            self._put_marks_back()
             self.layout = Layout(self.manifest)
             sizes = (part.size for part in self.manifest.head)
             self._head_starts = list(accumulate(sizes, initial=0))[:-1]
@@ -214,7 +187,7 @@ class ArrivingCopy:
         file = self.manifest.files[number]
         path = path_in(self.folder, self.manifest, number)
         if not path.exists():
-            _reserve(path, file.size)
+            reserve(path, file.size)
 
     def outline(self, number: int) -> tuple[Range, ...]:
         """Return the ranges of a prepared form that say where its parts lie.
@@ -272,6 +245,26 @@ class ArrivingCopy:
                 raise ArtefactError(f"{path} is missing") from error
             if size != self.manifest.files[number].size:
                 raise ArtefactError(f"{path} is of {size} bytes")
+
+    def _put_marks_back(self) -> None:
+        """Give all files whose bytes may still arrive their mode again, if something has changed
+        it. Raises OSError.
+
+        Those of a whole copy stay as they are, and forms that are also artefacts: processes know
+        them by their stamps, of which the mode decides.
+        """
+        for number in range(len(self.manifest.files)):
+            path = path_in(self.folder, self.manifest, number)
+            is_form = bool(self.manifest.files[number].form)
+            if (self.is_whole and not is_form) or (is_form and not path.exists()):
+                continue
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                status = os.fstat(descriptor)
+                if status.st_nlink == 1 and not is_kept(status):
+                    _mark(descriptor, path)
+            finally:
+                os.close(descriptor)
 
     def _scatter(self, part: Range, data: bytes) -> None:
         """Write bytes of the file ``gathered`` to their places in the model's files, except where
@@ -353,19 +346,29 @@ _DIGITS = bytes([ord("0"), ord("1")]) + b"0" * 254
 """The translation table from the bytes of ``progress`` to binary digits."""
 
 
-def _reserve(path: Path, size: int) -> None:
-    """Make a new file with space for all of its bytes. Raises OSError."""
+def reserve(path: Path, size: int) -> None:
+    """Make a new file with space for all of its bytes, which has the mode of arriving ones. On
+    failure nothing is left; raises OSError."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     descriptor = os.open(path, flags, 0o600)
     try:
         if size:
             os.posix_fallocate(descriptor, 0, size)
-        os.fchmod(descriptor, KEPT)
+        _mark(descriptor, path)
     except BaseException:
         path.unlink()
         raise
     finally:
         os.close(descriptor)
+
+
+def _mark(descriptor: int, path: Path) -> None:
+    """Give a file the mode of those whose bytes may still arrive. Raises OSError, also if the file
+    system does not keep it: readers would take zeros for bytes."""
+    os.fchmod(descriptor, KEPT)
+    if not is_kept(os.fstat(descriptor)):
+        problem = f"the file system does not keep the mode {KEPT:04o}"
+        raise OSError(errno.ENOTSUP, problem, str(path))
 
 
 def write_small(path: Path, data: bytes, *, is_synced: bool = False) -> None:

@@ -17,15 +17,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 from brisk.artefacts.store import publish, read_note
-from brisk.copies.local import ORIGIN
+from brisk.copies.local import FORMS_FOLDER, ORIGIN, PROGRESS, path_in, progress_header
 from brisk.copies.manifest import Manifest, read_manifest
 from brisk.copies.remote import MANIFEST
 from brisk.errors import ArtefactError, UnavailableError
 from brisk.ownership import make_private
 from brisk.settings import CACHE_LIMIT
-from brisk.sourcing.arriving import ArrivingCopy, make_copy, write_small
+from brisk.sourcing.arriving import ArrivingCopy, reserve, write_small
 from brisk.sourcing.log import LOGGER
+from brisk.sourcing.policies.stretches import Layout
 
+_DRAFT = ".manifest.json"
 _RATES = "rates.json"
 _MOST_RATES = 256
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -72,6 +74,29 @@ def to_remove(
             chosen.append(each)
             over_bytes -= each.size_bytes
     return chosen if over_bytes <= 0 else None
+
+
+def make_copy(folder: Path, text: bytes, manifest: Manifest) -> None:
+    """Make the empty copy of a model: files of their full size, without content.
+
+    ``text``: the manifest's. On failure nothing is left, and OSError is raised. Precondition: no
+    other process makes a copy in the folder.
+    """
+    make_private(folder.parent)
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(folder)  # what was begun and is no copy
+    try:
+        make_private(folder / FORMS_FOLDER)
+        for number in (*manifest.own, manifest.gathered):
+            path = path_in(folder, manifest, number)
+            make_private(path.parent)
+            reserve(path, manifest.files[number].size)
+        write_small(folder / PROGRESS, progress_header() + bytes(Layout(manifest).count))
+        write_small(folder / _DRAFT, text)
+        os.rename(folder / _DRAFT, folder / MANIFEST)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def make_with_room(folder: Path, text: bytes, manifest: Manifest, limit_bytes: int | None) -> None:

@@ -18,7 +18,8 @@ from brisk.errors import UnavailableError
 from brisk.runtime.arrivals.rows import ArrivingRows, ArrivingTable
 from brisk.segments.program import LoadedSegment
 from brisk.segments.source import SegmentSpec
-from brisk.sourcing.arriving import ArrivingCopy, make_copy
+from brisk.sourcing.arriving import ArrivingCopy
+from brisk.sourcing.room import make_copy
 from support.remote.published import Published, publish
 
 

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from brisk.artefacts.content import is_among_copies
 from brisk.errors import ArtefactError, InvalidModelError, UnavailableError
 from brisk.exits.files.versions import CACHES_SUFFIX, REFERENCE_SUFFIX
 from brisk.paths import Stamp, is_kept, stamp_of, version_folder
@@ -83,14 +84,19 @@ def _libraries(tuning: SessionTuning) -> Iterator[Stamp]:
 def copy_at(path: Path) -> LocalCopy | None:
     """Return the local copy that a model's file belongs to, if the model lies elsewhere.
 
-    Raises UnavailableError if the copy cannot be used.
+    Raises UnavailableError if the copy cannot be used, or the file is of one that is not whole and
+    has lost the mode of arriving files.
     """
     try:
-        if not is_kept(os.stat(path)):
+        is_marked = is_kept(os.stat(path))
+        if not is_marked and not is_among_copies(path):
             return None
-        from brisk.copies.local import copy_of  # imported only for such entries
+        from brisk.copies.local import check_marked_at, copy_of  # imported only for such entries
 
-        return copy_of(path)
+        if is_marked:
+            return copy_of(path)
+        check_marked_at(path)
+        return None
     except (OSError, ArtefactError) as error:
         raise UnavailableError(f"{path}: {error}") from error
 
