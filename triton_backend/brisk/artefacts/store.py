@@ -63,11 +63,16 @@ def publish(
         os.unlink(name)
         raise
     if survives_a_crash:
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync_directory(directory)
+
+
+def sync_directory(directory: str | Path) -> None:
+    """Bring the names in a directory to the disk. Raises OSError."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 @contextlib.contextmanager

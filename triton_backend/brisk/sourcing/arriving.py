@@ -20,6 +20,7 @@ from pathlib import Path
 
 from brisk.artefacts.content import check_listed
 from brisk.artefacts.seals import SEAL, manifest_size, sealed
+from brisk.artefacts.store import sync_directory
 from brisk.copies.local import (
     HEADER_BYTES,
     HERE,
@@ -30,7 +31,7 @@ from brisk.copies.local import (
 )
 from brisk.copies.manifest import Range, read_manifest
 from brisk.copies.remote import MANIFEST, REFUSED, WHOLE, whole_note
-from brisk.errors import ArtefactError, InvalidModelError
+from brisk.errors import ArtefactError, InvalidModelError, UnavailableError
 from brisk.ownership import check_directory, open_own
 from brisk.paths import KEPT, is_kept
 from brisk.sourcing.policies.stretches import Layout
@@ -44,7 +45,8 @@ class ArrivingCopy:
 
         Raises OSError; PermissionError if another user could have written the copy; ArtefactError
         if it cannot be used, or a file of the model is missing; InvalidModelError if it was
-        refused; BlockingIOError if it is being removed.
+        refused; BlockingIOError if it is being removed; UnavailableError if it is to be compared
+        with its digests and somebody else has it open.
         """
         self.folder = folder
         self._files: dict[int, int] = {}
@@ -229,11 +231,7 @@ class ArrivingCopy:
         note = whole_note(self.model.relative_to(self.folder), self.text)
         write_small(self.folder / WHOLE, note, is_synced=True)
         for each in (self.folder, self.folder.parent):
-            descriptor = os.open(each, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            sync_directory(each)
 
     def _check_files(self) -> None:
         """Raise ArtefactError unless all files that a copy is made with are of their full size."""
@@ -326,19 +324,31 @@ class ArrivingCopy:
         """Map the progress file; return the map, and whether it is of this boot. Else it is
         emptied, and of no boot before ``verify`` has ended.
 
-        Precondition: the caller holds ``room.locked``.
+        The map holds a shared lock: what somebody else has mapped is not emptied, but
+        UnavailableError raised. Precondition: the caller holds ``room.locked``.
         """
         check_directory(self.folder)
         count = HEADER_BYTES + self.layout.count
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         with open(os.open(self.folder / PROGRESS, flags, 0o600), "r+b") as file:
-            is_of_this_boot = file.read(HEADER_BYTES) == progress_header()
-            if not is_of_this_boot or os.fstat(file.fileno()).st_size != count:
-                is_of_this_boot = False
+            is_of_this_boot = (
+                file.read(HEADER_BYTES) == progress_header()
+                and os.fstat(file.fileno()).st_size == count
+            )
+            try:
+                kind = fcntl.LOCK_SH if is_of_this_boot else fcntl.LOCK_EX
+                fcntl.flock(file, kind | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise UnavailableError(
+                    f"{self.folder} is used by another process, which still compares it with its "
+                    "digests, or by another machine: each needs a cache of its own"
+                ) from error
+            if not is_of_this_boot:
                 file.truncate(0)
                 file.seek(0)
                 file.write(bytes(count))
                 file.flush()
+                fcntl.flock(file, fcntl.LOCK_SH)
             return mmap.mmap(file.fileno(), count), is_of_this_boot
 
 
@@ -347,8 +357,7 @@ _DIGITS = bytes([ord("0"), ord("1")]) + b"0" * 254
 
 
 def reserve(path: Path, size: int) -> None:
-    """Make a new file with space for all of its bytes, which has the mode of arriving ones. On
-    failure nothing is left; raises OSError."""
+    """Make a file for arriving bytes, with space for all. Raises OSError, and leaves none then."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     descriptor = os.open(path, flags, 0o600)
     try:

@@ -20,7 +20,7 @@ from brisk.artefacts.store import publish, read_note
 from brisk.copies.local import FORMS_FOLDER, ORIGIN, PROGRESS, path_in, progress_header
 from brisk.copies.manifest import Manifest, read_manifest
 from brisk.copies.remote import MANIFEST
-from brisk.errors import ArtefactError, UnavailableError
+from brisk.errors import ArtefactError, InvalidModelError, UnavailableError
 from brisk.ownership import make_private
 from brisk.settings import CACHE_LIMIT
 from brisk.sourcing.arriving import ArrivingCopy, reserve, write_small
@@ -216,6 +216,26 @@ def open_present(folder: Path) -> ArrivingCopy | None:
     """Open the copy in a folder; return None if there is no usable one. Raises OSError."""
     with locked(folder.parent):
         return _opened(folder)
+
+
+def open_compared(folder: Path) -> ArrivingCopy | None:
+    """Open a copy, and compare it with its digests after a boot; None if there is no usable one.
+    Blocks."""
+    try:
+        if not folder.is_dir():
+            return None
+        with locked(folder.parent):
+            copy = ArrivingCopy(folder)
+    except (OSError, ArtefactError, InvalidModelError, UnavailableError):
+        return None
+    try:
+        if not copy.is_trusted:
+            for _ in copy.verify():
+                pass
+    except OSError:
+        copy.close()
+        return None
+    return copy
 
 
 def _opened(folder: Path) -> ArrivingCopy | None:

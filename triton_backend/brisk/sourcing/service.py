@@ -10,6 +10,7 @@ import contextlib
 import json
 import socket
 import struct
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -18,6 +19,7 @@ from brisk.copies.manifest import Range
 from brisk.copies.remote import Remote
 from brisk.errors import BriskError, InvalidRequestError
 from brisk.sourcing.log import LOGGER
+from brisk.sourcing.sources.addresses import shown_url
 from brisk.sourcing.table import CopyTable, OpenedCopy
 
 MOST_CONNECTIONS = 1024
@@ -95,7 +97,7 @@ class CourierService:
                 await self._wait(content, reply)
                 answer = {}
             elif name == "status":
-                answer = {"copies": self._table.statuses()}
+                answer = {"copies": [_status(copy, self._table) for copy in self._table.copies]}
             else:
                 raise InvalidRequestError(f"there is no request {name!r:.40}")
             await reply({"ok": answer})
@@ -123,6 +125,31 @@ class CourierService:
         if content.get("compared") is True:
             async for progress in copy.wait_until_whole():
                 await reply({"waiting": progress._asdict()})
+
+
+def _status(copy: OpenedCopy, table: CopyTable) -> dict[str, Any]:
+    """Return the copy's state, progress and sources as JSON, for observers."""
+    shown = {"sha256": copy.remote.sha256, "url": shown_url(copy.remote.url)}
+    if copy.fetch is None:
+        return {**shown, "state": "opening"}
+    fetch, layout = copy.fetch, copy.fetch.layout
+    own = layout.own
+    missing_bytes = layout.size_of(own & ~fetch.here)
+    manifest = fetch.copy.manifest
+    sources = copy.supply.records() if copy.supply is not None else []
+    return {
+        **shown,
+        "state": "fetching" if fetch.missing else "here",
+        "folder": str(copy.folder),
+        "bytes_here": layout.size_of(own) - missing_bytes,
+        "bytes": layout.size_of(own),
+        "bytes_per_s": fetch.meter.rate(time.monotonic()),
+        "forms": [manifest.files[number].form for number in fetch.forms],
+        "upstream": copy.supply.upstream if copy.supply is not None else "",
+        "receivers": table.receivers_of(copy.remote.sha256),
+        "sources": [record._asdict() for record in sources],
+        "problem": "" if fetch.failure is None else str(fetch.failure),
+    }
 
 
 async def _or_gone(awaitable: Awaitable[None], writer: asyncio.StreamWriter) -> None:

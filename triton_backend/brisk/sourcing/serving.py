@@ -26,13 +26,12 @@ from weakref import WeakKeyDictionary
 
 from aiohttp import web
 
-from brisk.errors import ArtefactError, InvalidModelError
 from brisk.settings import HostAddress
 from brisk.sourcing.arriving import ArrivingCopy
 from brisk.sourcing.fetching import Fetch
 from brisk.sourcing.log import LOGGER
 from brisk.sourcing.policies.choosing import PeerReport
-from brisk.sourcing.room import locked
+from brisk.sourcing.room import open_compared
 from brisk.sourcing.sources.peers import HELD_S, IDENTITY_HEADER, write_report
 from brisk.sourcing.table import CopyTable
 
@@ -97,6 +96,7 @@ class CopyServer:
         if self._server is not None:
             self._server.close()
         await self._web.shutdown(0.1)
+        await asyncio.gather(*self._table.shelving.values(), return_exceptions=True)
         for copy, _ in self._shelf.values():
             copy.close()
         self._shelf.clear()
@@ -110,10 +110,12 @@ class CopyServer:
         return len(pulls)
 
     def tidy(self) -> None:
-        """Close shelved copies that no host has asked for within ``SHELF_S``."""
+        """Close shelved copies that no host has asked for within ``SHELF_S``, and those that a
+        local process has opened since."""
         now_s = time.monotonic()
         for sha256, (copy, used_s) in list(self._shelf.items()):
-            if now_s - used_s > SHELF_S and not self.receivers(sha256):
+            is_due = now_s - used_s > SHELF_S or sha256 in self._table.fetches
+            if is_due and not self.receivers(sha256):
                 del self._shelf[sha256]
                 copy.close()
 
@@ -242,16 +244,31 @@ class CopyServer:
         if fetch is not None:
             return None if fetch.copy.is_refused else fetch.copy
         if sha256 not in self._shelf:
-            copy = await asyncio.to_thread(_shelved, self._table.base / sha256)
-            if copy is None:
+            if sha256 in self._table.opening:  # by a local process: one opening compares it
                 return None
-            if sha256 in self._shelf:  # another task was sooner
-                copy.close()
-            else:
-                self._shelf[sha256] = copy, 0.0
+            await asyncio.shield(self._shelving(sha256))
+            if sha256 not in self._shelf:
+                return None
         copy, _ = self._shelf[sha256]
         self._shelf[sha256] = copy, time.monotonic()
         return None if copy.is_refused else copy
+
+    def _shelving(self, sha256: str) -> asyncio.Task[None]:
+        """Return the task that puts the copy on the shelf, if it is usable: all that ask for it
+        meanwhile wait for one."""
+        openings = self._table.shelving
+
+        async def shelve() -> None:
+            try:
+                copy = await asyncio.to_thread(open_compared, self._table.base / sha256)
+                if copy is not None:
+                    self._shelf[sha256] = copy, time.monotonic()
+            finally:
+                del openings[sha256]
+
+        if sha256 not in openings:
+            openings[sha256] = asyncio.create_task(shelve())
+        return openings[sha256]
 
 
 def _has_gone(request: web.BaseRequest) -> bool:
@@ -335,20 +352,6 @@ class _Refusal(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport.close()
-
-
-def _shelved(folder: Path) -> ArrivingCopy | None:
-    try:
-        if not folder.is_dir():
-            return None
-        with locked(folder.parent):
-            copy = ArrivingCopy(folder)
-    except (OSError, ArtefactError, InvalidModelError):
-        return None
-    if not copy.is_trusted:
-        for _ in copy.verify():
-            pass
-    return copy
 
 
 _ESTABLISHED = "01"

@@ -25,7 +25,7 @@ from brisk.sourcing.fetching import Fetch
 from brisk.sourcing.lanes import Bell
 from brisk.sourcing.log import LOGGER
 from brisk.sourcing.policies.worth import form_key, likely_form
-from brisk.sourcing.sources.addresses import check_url, shown_url
+from brisk.sourcing.sources.addresses import check_url
 from brisk.sourcing.sources.beginning import OPEN_PATIENCE_S, obtain
 from brisk.sourcing.sources.downloads import Web
 from brisk.sourcing.sources.peers import PeerCopy, PeerHost
@@ -127,30 +127,6 @@ class OpenedCopy:
         self._is_closing = True
         return asyncio.create_task(self._close())
 
-    def status(self) -> dict[str, Any]:
-        """Return the copy's state, progress and sources as JSON, for observers."""
-        shown = {"sha256": self.remote.sha256, "url": shown_url(self.remote.url)}
-        if self.fetch is None:
-            return {**shown, "state": "opening"}
-        fetch, layout = self.fetch, self.fetch.layout
-        own = layout.own
-        missing_bytes = layout.size_of(own & ~fetch.here)
-        manifest = fetch.copy.manifest
-        sources = self.supply.records() if self.supply is not None else []
-        return {
-            **shown,
-            "state": "fetching" if fetch.missing else "here",
-            "folder": str(self.folder),
-            "bytes_here": layout.size_of(own) - missing_bytes,
-            "bytes": layout.size_of(own),
-            "bytes_per_s": fetch.meter.rate(time.monotonic()),
-            "forms": [manifest.files[number].form for number in fetch.forms],
-            "upstream": self.supply.upstream if self.supply is not None else "",
-            "receivers": self._table.receivers_of(self.remote.sha256),
-            "sources": [record._asdict() for record in sources],
-            "problem": "" if fetch.failure is None else str(fetch.failure),
-        }
-
     async def _fetch(self) -> Fetch:
         await asyncio.shield(self._ready)
         assert self.fetch is not None
@@ -160,6 +136,8 @@ class OpenedCopy:
         table, folder = self._table, self.folder
         if self._before is not None:
             await self._before
+        if (shelving := table.shelving.get(self.remote.sha256)) is not None:
+            await asyncio.shield(shelving)
         self._peers = [peer.copy_of(self.remote.sha256) for peer in table.peers]
         copy = await self._in_thread(room.open_present, folder)
         url = self.remote.url or await asyncio.to_thread(room.read_origin, folder)
@@ -302,6 +280,8 @@ class CopyTable:
         """Returns how many hosts pull the copy of this digest from this host."""
         self.fetches: dict[str, Fetch] = {}
         """The fetches of the copies that are fetched or used here, by digest."""
+        self.shelving: dict[str, asyncio.Task[None]] = {}
+        """The openings for other hosts that are going on, of copies that no local process uses."""
         self._opened: dict[str, OpenedCopy] = {}
         self._closing: dict[str, asyncio.Task[None]] = {}
 
@@ -389,8 +369,10 @@ class CopyTable:
         """Wait until all copies that are being closed are closed."""
         await asyncio.gather(*self._closing.values(), return_exceptions=True)
 
-    def statuses(self) -> list[dict[str, Any]]:
-        return [each.status() for each in self._opened.values()]
+    @property
+    def copies(self) -> list[OpenedCopy]:
+        """The open copies."""
+        return list(self._opened.values())
 
     async def close(self) -> None:
         for copy in list(self._opened.values()):

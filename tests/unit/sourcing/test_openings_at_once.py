@@ -1,0 +1,159 @@
+"""One copy that several open at once: local processes, other hosts, other couriers."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from brisk.copies.local import HEADER_BYTES, PROGRESS
+from brisk.copies.manifest import write_manifest
+from brisk.copies.remote import Remote
+from brisk.errors import UnavailableError
+from brisk.settings import HostAddress
+from brisk.sourcing.arriving import ArrivingCopy
+from brisk.sourcing.room import make_copy
+from brisk.sourcing.serving import CopyServer
+from brisk.sourcing.sources.downloads import Web
+from brisk.sourcing.table import CopyTable
+from support.remote.couriers import free_ports
+from support.remote.published import Published, publish
+from support.waiting import PATIENCE_S, wait_until
+
+CHUNK = 1 << 16
+
+
+class SlowVerify:
+    """``ArrivingCopy.verify``, which stops behind the first chunk until it is let go."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.let_go = threading.Event()
+        self._verify = ArrivingCopy.verify
+
+    def __call__(self, copy: ArrivingCopy) -> Iterator[int]:
+        self.count += 1
+        for index in self._verify(copy):
+            yield index
+            assert self.let_go.wait(PATIENCE_S)
+
+
+@pytest.fixture
+def verify(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowVerify]:
+    slow = SlowVerify()
+    monkeypatch.setattr(ArrivingCopy, "verify", lambda copy: slow(copy))
+    yield slow
+    slow.let_go.set()
+
+
+@pytest.fixture
+def published(tmp_path: Path) -> Published:
+    return publish(tmp_path / "p", 4 * CHUNK, chunk_bytes=CHUNK, weights_bytes=CHUNK)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, published: Published) -> Path:
+    """A copy as a boot leaves it: all of it has come, nothing is compared."""
+    place = tmp_path / "remote" / published.sha256
+    make_copy(place, write_manifest(published.manifest), published.manifest)
+    copy = ArrivingCopy(place)
+    for index in range(copy.layout.count):
+        part = copy.layout.range_of(index)
+        content = published.contents[part.file]
+        assert copy.put(index, [content[part.offset : part.offset + part.size]])
+    copy.close()
+    with (place / PROGRESS).open("r+b") as file:
+        file.write(bytes(HEADER_BYTES))
+    return place
+
+
+async def until(condition: Callable[[], bool], what: str) -> None:
+    await asyncio.to_thread(wait_until, condition, what)
+
+
+def run(folder: Path, scenario: Callable[[CopyTable, str], Awaitable[None]]) -> None:
+    """Run a scenario with a table and the URL at which its copies are served."""
+
+    async def all_of_it() -> None:
+        with ThreadPoolExecutor(4) as executor:
+            web = Web()
+            table = CopyTable(folder.parent, "host", web, executor)
+            server = CopyServer(table, 0, is_secure=True)
+            (port,) = free_ports(1)
+            await server.listen(HostAddress("127.0.0.1", port), None)
+            try:
+                await scenario(table, f"http://127.0.0.1:{port}/v1/copies/{folder.name}")
+            finally:
+                await table.close()
+                await server.close()
+                await web.close()
+
+    asyncio.run(asyncio.wait_for(all_of_it(), 2 * PATIENCE_S))
+
+
+async def statuses(url: str, count: int) -> set[int]:
+    """Return how so many reports at once are answered."""
+
+    async def one(session: aiohttp.ClientSession) -> int:
+        async with session.get(url) as answer:
+            return answer.status
+
+    async with aiohttp.ClientSession() as session:
+        return set(await asyncio.gather(*(one(session) for _ in range(count))))
+
+
+def test_what_a_local_process_has_compared_is_not_compared_again_for_other_hosts(
+    folder: Path, verify: SlowVerify
+) -> None:
+    async def scenario(table: CopyTable, url: str) -> None:
+        copy = table.take(Remote("http://127.0.0.1:1/manifest.json", folder.name))
+        await until(lambda: copy.arriving is not None and bool(copy.arriving.here()), "a chunk")
+        assert await statuses(url, 10) == {404}
+        assert copy.arriving is not None
+        assert copy.arriving.here().bit_count() == 1
+        verify.let_go.set()
+        await copy.has_head()
+        assert copy.arriving.here().bit_count() == copy.arriving.layout.count
+        assert await statuses(url, 2) == {200}
+        assert verify.count == 1
+        table.give_back(copy)
+
+    run(folder, scenario)
+
+
+def test_all_other_hosts_and_then_a_local_process_wait_for_one_comparison(
+    folder: Path, verify: SlowVerify
+) -> None:
+    async def scenario(table: CopyTable, url: str) -> None:
+        asking = asyncio.create_task(statuses(url, 10))
+        await until(lambda: verify.count > 0, "a comparison")
+        copy = table.take(Remote("http://127.0.0.1:1/manifest.json", folder.name))
+        opening = asyncio.create_task(copy.has_head())
+        await asyncio.wait([asking, opening], timeout=0.3)
+        verify.let_go.set()
+        assert await asking == {200}
+        await opening
+        assert verify.count == 1
+        table.give_back(copy)
+
+    run(folder, scenario)
+
+
+def test_what_another_courier_still_compares_is_not_emptied_under_it(folder: Path) -> None:
+    first = ArrivingCopy(folder)
+    comparing = first.verify()
+    next(comparing)
+    with pytest.raises(UnavailableError, match=r"is used by another process.*a cache of its own"):
+        ArrivingCopy(folder)
+    assert first.here() == 1
+    list(comparing)
+    second = ArrivingCopy(folder)
+    assert second.is_trusted
+    assert second.here() == first.here()
+    first.close()
+    second.close()
