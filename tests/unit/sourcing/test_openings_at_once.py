@@ -16,11 +16,12 @@ from brisk.copies.manifest import write_manifest
 from brisk.copies.remote import Remote
 from brisk.errors import UnavailableError
 from brisk.settings import HostAddress
+from brisk.sourcing import room
 from brisk.sourcing.arriving import ArrivingCopy
-from brisk.sourcing.room import make_copy
+from brisk.sourcing.room import make_copy, open_present, remove
 from brisk.sourcing.serving import CopyServer
 from brisk.sourcing.sources.downloads import Web
-from brisk.sourcing.table import CopyTable
+from brisk.sourcing.table import CopyTable, OpenedCopy
 from support.remote.couriers import free_ports
 from support.remote.published import Published, publish
 from support.waiting import PATIENCE_S, wait_until
@@ -142,6 +143,40 @@ def test_all_other_hosts_and_then_a_local_process_wait_for_one_comparison(
         table.give_back(copy)
 
     run(folder, scenario)
+
+
+def test_who_gives_up_twice_while_a_copy_is_opened_leaves_nothing_open(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second opening waits for the closing of the first, which waits for a thread."""
+    begun, let_go = threading.Event(), threading.Event()
+
+    def slowly(place: Path) -> ArrivingCopy | None:
+        begun.set()
+        assert let_go.wait(PATIENCE_S)
+        return open_present(place)
+
+    monkeypatch.setattr(room, "open_present", slowly)
+
+    async def scenario(table: CopyTable, url: str) -> None:
+        remote = Remote("http://127.0.0.1:1/manifest.json", folder.name)
+        table.give_back(await begun_opening(table, remote, begun))
+        again = table.take(remote)
+        await asyncio.sleep(0)  # it waits now
+        table.give_back(again)
+        await asyncio.sleep(0)
+        let_go.set()
+        while table.is_closing:
+            await table.closed()
+
+    run(folder, scenario)
+    assert remove(folder)
+
+
+async def begun_opening(table: CopyTable, remote: Remote, begun: threading.Event) -> OpenedCopy:
+    copy = table.take(remote)
+    await until(begun.is_set, "the opening's thread")
+    return copy
 
 
 def test_what_another_courier_still_compares_is_not_emptied_under_it(folder: Path) -> None:

@@ -135,7 +135,7 @@ class OpenedCopy:
     async def _prepare(self) -> None:
         table, folder = self._table, self.folder
         if self._before is not None:
-            await self._before
+            await asyncio.shield(self._before)
         if (shelving := table.shelving.get(self.remote.sha256)) is not None:
             await asyncio.shield(shelving)
         self._peers = [peer.copy_of(self.remote.sha256) for peer in table.peers]
@@ -233,6 +233,8 @@ class OpenedCopy:
                 if isinstance(late, ArrivingCopy) and self.arriving is None:
                     self.arriving = late
         await asyncio.gather(self._ready, return_exceptions=True)
+        if self._before is not None:  # whoever opens the copy next waits for this task alone
+            await asyncio.gather(self._before, return_exceptions=True)
         tasks = [*self._watching, *([self._guessing] if self._guessing is not None else [])]
         for task in tasks:
             task.cancel()
