@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from brisk.errors import InvalidConfigurationError
+from brisk.copies import connection
+from brisk.errors import InvalidConfigurationError, InvalidModelError, UnavailableError
 from brisk.protocol.entry_files import VIEW_VARIABLE
 from brisk.view.mirror import Shown, make_root, place_of, show
 from brisk.view.plan import make_view
 from support.server.entries import doubled, write_entry
+from support.waiting import PATIENCE_S
 
 SERVED = ("brisk",)
 
@@ -86,3 +92,69 @@ def test_a_view_whose_server_lives_is_not_removed_as_left(tmp_path: Path) -> Non
     assert living.is_dir()
     assert not ended.exists()
     os.close(lock)
+
+
+# Models that lie elsewhere.
+
+
+def write_remote(repository: Path, name: str) -> Path:
+    folder = repository / name / "1"
+    folder.mkdir(parents=True)
+    (folder.parent / "config.pbtxt").write_text('backend: "brisk"')
+    text = json.dumps({"url": f"http://127.0.0.1:1/{name}", "sha256": "0" * 64})
+    (folder / "model.remote").write_text(text)
+    return folder.parent
+
+
+@pytest.mark.usefixtures("private_cache")
+def test_where_models_cannot_be_reached_all_are_asked_for_at_once_and_triton_completes(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_entry(repository, "here", doubled(), 'backend: "brisk"')
+    remote = [write_remote(repository, name) for name in ("a", "b", "c")]
+    asked_together = threading.Barrier(len(remote))
+
+    def resolve(file: Path, meanwhile: Callable[[], None]) -> Path:
+        asked_together.wait(PATIENCE_S)
+        raise UnavailableError(f"{file}: nobody answers")
+
+    monkeypatch.setattr(connection, "resolve", resolve)
+    view = shown(repository)
+    assert set(view.lost) == set(remote)
+    assert "may be when it is loaded" in view.lost[remote[0]]
+    assert "x" in (place_of(repository / "here", view.place) / "config.pbtxt").read_text()
+    monkeypatch.setenv("BRISK_RUNTIME_DIR", str(repository.parent / "runtime"))
+    with pytest.raises(InvalidConfigurationError, match=r"relies on Triton's: .*nobody answers"):
+        make_view([f"--model-repository={repository}"], SERVED, lambda entry: False)
+
+
+def test_of_several_versions_that_cannot_be_reached_one_is_waited_for(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = write_remote(repository, "several")
+    (directory / "config.pbtxt").write_text('backend: "brisk" version_policy { all {} }')
+    shutil.copytree(directory / "1", directory / "2")
+    asked = []
+
+    def resolve(file: Path, meanwhile: Callable[[], None]) -> Path:
+        asked.append(file)
+        raise UnavailableError("nobody answers")
+
+    monkeypatch.setattr(connection, "resolve", resolve)
+    assert directory in shown(repository).lost
+    assert len(asked) == 1
+
+
+def test_a_model_that_is_refused_for_good_does_not_take_completion_from_others(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = write_remote(repository, "wrong")
+
+    def resolve(file: Path, meanwhile: Callable[[], None]) -> Path:
+        raise InvalidModelError("another SHA-256")
+
+    monkeypatch.setattr(connection, "resolve", resolve)
+    view = shown(repository)
+    assert not view.lost
+    text = (place_of(directory, view.place) / "config.pbtxt").read_text()
+    assert "another SHA-256" in text

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from google.protobuf import json_format, text_format
 
-from brisk.errors import BriskError, InvalidConfigurationError
+from brisk.errors import BriskError, InvalidConfigurationError, UnavailableError
 from brisk.protocol.entry_files import (
     CONFIG_FILE,
     MODEL_FILE,
@@ -90,15 +90,17 @@ def entry_text(
         text = f'{text}\nbackend: "{_BRISK}"'.lstrip()
     if not versions:
         return EntryText(text, None)
-    added = [
-        _completion(directory, version, config, backend, batch)
-        for version in _loaded(config, versions)
-    ]
-    differ = "its versions differ in what they take and give"
-    return EntryText(
-        f"{text}\n{added[-1]}" if added[-1] else text,
-        differ if any(other != added[-1] for other in added) else None,
-    )
+    added: list[str] = []
+    lost = None
+    for version in _loaded(config, versions):
+        completion = _completion(directory, version, config, backend, batch)
+        added.append(completion.text or "")
+        if completion.lost is not None:
+            lost = completion.lost
+            break  # each further version could take as long
+        if added[-1] != added[0]:
+            lost = "its versions differ in what they take and give"
+    return EntryText(f"{text}\n{added[-1]}" if added[-1] else text, lost)
 
 
 def read_config(directory: Path) -> tuple[str | None, Any]:
@@ -206,7 +208,7 @@ def _loaded(config: Any, versions: Sequence[int]) -> Sequence[int]:
             return versions[-(policy.latest.num_versions or 1) :]
 
 
-def _completion(directory: Path, version: int, config: Any, backend: str, batch: int) -> str:
+def _completion(directory: Path, version: int, config: Any, backend: str, batch: int) -> EntryText:
     """Return the lines that the configuration lacks, from its model.
 
     An entry of the ONNX Runtime backend without instances gets one instead of Triton's two. The
@@ -214,6 +216,7 @@ def _completion(directory: Path, version: int, config: Any, backend: str, batch:
     ``max_batch_size`` of 0 may precede the completed one: proto3 takes it for unset.
     """
     fields = as_handed_over(config)
+    lost = None
     try:
         added = SCHEMA.ModelConfig()
         if not is_whole(fields):
@@ -225,7 +228,9 @@ def _completion(directory: Path, version: int, config: Any, backend: str, batch:
         added = SCHEMA.ModelConfig()
         reason = str(error).encode("utf-8", "backslashreplace").decode()
         added.parameters[REFUSED].string_value = reason
-    return text_format.MessageToString(added)
+        if isinstance(error, UnavailableError):
+            lost = f"its model cannot be reached now, and may be when it is loaded: {error}"
+    return EntryText(text_format.MessageToString(added), lost)
 
 
 def completed_fields(

@@ -16,14 +16,17 @@ import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from brisk.ownership import make_private
-from brisk.protocol.entry_files import CONFIG_FILE, listed
+from brisk.protocol.entry_files import CONFIG_FILE, REMOTE_FILE, listed
 from brisk.stub.config.completion import DEFAULT_MAX_BATCH_SIZE
-from brisk.view.entry_text import AS_IT_IS, entry_text
+from brisk.view.entry_text import AS_IT_IS, EntryText, entry_text
+
+MOST_AT_ONCE = 128
+"""The most entries whose models are asked for at the same time."""
 
 
 class Shown(NamedTuple):
@@ -85,21 +88,43 @@ def show(
     """
     shown = root / "shown"
     lost: dict[Path, str] = {}
-    left_out = []
     for repository in repositories:
         place_of(repository, shown).mkdir(mode=0o700, parents=True, exist_ok=True)
-        for user in sorted(listed(repository)):
-            if leaves_out(user):
-                left_out.append(user)
-            elif reason := _show_entry(user, place_of(user, shown), served, batch):
-                lost[user] = reason
-    return Shown(shown, lost, tuple(left_out))
+    users = [user for repository in repositories for user in sorted(listed(repository))]
+    left_out = tuple(filter(leaves_out, users))
+    shown_users = [user for user in users if user not in left_out]
+    for user, text in zip(shown_users, _texts(shown_users, served, batch), strict=True):
+        if reason := _show_entry(user, place_of(user, shown), text):
+            lost[user] = reason
+    return Shown(shown, lost, left_out)
 
 
-def _show_entry(user: Path, place: Path, served: Sequence[str], batch: int) -> str | None:
+def _texts(users: Sequence[Path], served: Sequence[str], batch: int) -> Iterator[EntryText]:
+    """Yield the text of each entry.
+
+    Those whose models lie elsewhere are made at the same time: each may wait as long as its URL is
+    asked for.
+    """
+
+    def text(user: Path) -> EntryText:
+        return entry_text(user, served, batch) if user.is_dir() else AS_IT_IS
+
+    remote = [user for user in users if any(user.glob(f"*/{REMOTE_FILE}"))]
+    if len(remote) < 2:
+        yield from map(text, users)
+        return
+    from concurrent.futures import ThreadPoolExecutor  # imported where several wait
+
+    with ThreadPoolExecutor(min(len(remote), MOST_AT_ONCE)) as pool:
+        made = {user: pool.submit(text, user) for user in remote}
+        for user in users:
+            yield made[user].result() if user in made else text(user)
+
+
+def _show_entry(user: Path, place: Path, entry: EntryText) -> str | None:
     """Write an entry of the view. Return what Triton's completion would do beyond Brisk's, else
     None."""
-    text, lost = entry_text(user, served, batch) if user.is_dir() else AS_IT_IS
+    text, lost = entry
     if text is None:
         place.symlink_to(user)
         return lost
