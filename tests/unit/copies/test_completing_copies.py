@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from brisk.artefacts.content import check_listed
 from brisk.copies.local import HEADER_BYTES, PROGRESS, LocalCopy, progress_header
 from brisk.copies.manifest import write_manifest
-from brisk.copies.remote import WHOLE
+from brisk.copies.remote import WHOLE, Remote
 from brisk.errors import ArtefactError, UnavailableError
+from brisk.sourcing import arriving, process
 from brisk.sourcing.arriving import ArrivingCopy
 from brisk.sourcing.room import make_copy
+from brisk.sourcing.service import CourierService
+from brisk.sourcing.sources.downloads import Web
+from brisk.sourcing.table import CopyTable
 from support.remote.published import Published, publish
+from support.waiting import PATIENCE_S, wait_until
 
 CHUNK = 1 << 16
 
@@ -102,3 +112,43 @@ def test_chunks_count_again_although_their_verification_after_a_boot_was_interru
     assert last.is_trusted
     assert last.here() == all_of_it
     assert not os.path.exists(copy.folder / WHOLE)
+
+
+def test_a_courier_that_nobody_uses_ends_when_it_has_compared_its_copies(
+    tmp_path: Path, published: Published, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = filled(tmp_path, published)
+    copy.close()
+    begun, let_go = threading.Event(), threading.Event()
+
+    def slowly(*arguments: Any) -> None:
+        begun.set()
+        assert let_go.wait(PATIENCE_S)
+        check_listed(*arguments)
+
+    monkeypatch.setattr(arriving, "check_listed", slowly)
+    monkeypatch.setattr(process, "IDLE_S", 0.1)
+    monkeypatch.setattr(process, "_LOOK_S", 0.01)
+
+    async def scenario() -> None:
+        with ThreadPoolExecutor(2) as executor:
+            web = Web()
+            table = CopyTable(copy.folder.parent, "host", web, executor)
+            service = CourierService(table, 0)
+            opened = table.take(Remote("http://127.0.0.1:1/manifest.json", published.sha256))
+            await opened.has_head()
+            table.give_back(opened)
+            await asyncio.to_thread(wait_until, begun.is_set, "the comparison")
+            idle = asyncio.create_task(process._until_idle(table, service, None, asyncio.Event()))
+            await asyncio.wait([idle], timeout=0.5)
+            assert not idle.done()
+            let_go.set()
+            await asyncio.wait_for(idle, PATIENCE_S)
+            assert (copy.folder / WHOLE).exists()
+            await table.close()
+            await web.close()
+
+    try:
+        asyncio.run(scenario())
+    finally:
+        let_go.set()

@@ -166,7 +166,7 @@ def test_who_gives_up_twice_while_a_copy_is_opened_leaves_nothing_open(
         table.give_back(again)
         await asyncio.sleep(0)
         let_go.set()
-        while table.is_closing:
+        while table.is_at_work:
             await table.closed()
 
     run(folder, scenario)

@@ -148,7 +148,7 @@ async def _until_idle(
     used_s = time.monotonic()
     while not ended.is_set():
         now_s = time.monotonic()
-        if service.is_used or table.is_closing or (server is not None and is_runtime_there()):
+        if service.is_used or table.is_at_work or (server is not None and is_runtime_there()):
             used_s = now_s
         if server is not None:
             server.tidy()

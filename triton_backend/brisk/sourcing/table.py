@@ -345,9 +345,11 @@ class CopyTable:
         return self._opened.keys() - self.fetches.keys()
 
     @property
-    def is_closing(self) -> bool:
-        """Whether copies are being closed: their files may still be synced to the disk."""
-        return bool(self._closing)
+    def is_at_work(self) -> bool:
+        """Whether copies are being compared with their digests, or closed: their files may still
+        be synced to the disk."""
+        is_comparing = any(copy.is_compared for copy in self._opened.values())
+        return is_comparing or bool(self._closing) or bool(self.shelving)
 
     def supply_of(self, sha256: str) -> Supply | None:
         copy = self._opened.get(sha256)
