@@ -12,6 +12,8 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import aiohttp
+from aiohttp.helpers import get_env_proxy_for_url
+from yarl import URL
 
 from brisk.sourcing.sources import addresses
 from brisk.sourcing.sources.failures import MissingError, SourceError, WrongBytesError
@@ -116,7 +118,8 @@ class Web:
             total=None, connect=silence_s, sock_connect=_CONNECT_S, sock_read=silence_s
         )
         while True:
-            session = self._session(target, is_outward=is_outward)
+            is_direct = not self._goes_through_a_proxy(target)
+            session = self._session(target, is_outward=is_outward and is_direct)
             try:
                 response = await session.get(
                     target, headers=headers, allow_redirects=False, timeout=patience
@@ -130,15 +133,38 @@ class Web:
             target = addresses.redirected(target, response.headers.get("Location", ""), count)
             if not await _leads_inside(url):
                 is_outward = True
-                host = urlsplit(target).hostname or ""
-                if addresses.is_address(host) and addresses.is_inside(host):
-                    raise SourceError(f"{addresses.shown_url(url)} redirects to {host}")
+                await self._check_outward(url, target)
         try:
             yield response
         except (aiohttp.ClientError, OSError) as error:
             raise SourceError(f"{addresses.shown_url(target)}: {_said(error)}") from error
         finally:
             response.close() if not response.content.is_eof() else response.release()
+
+    async def _check_outward(self, url: str, target: str) -> None:
+        """Raise SourceError if ``target``, where the public ``url`` redirects, is not public.
+
+        The resolver of a direct connection looks names up. A proxy does so itself: before it is
+        asked, what the name means on this machine is checked, if it means anything.
+        """
+        host = urlsplit(target).hostname or ""
+        is_named = not addresses.is_address(host)
+        if is_named and not self._goes_through_a_proxy(target):
+            return
+        if await _leads_inside(target):
+            raise SourceError(
+                f"{addresses.shown_url(url)} redirects to {host}, which is not public"
+            )
+
+    def _goes_through_a_proxy(self, target: str) -> bool:
+        """Whether the environment names a proxy for ``target``, as the sessions understand it."""
+        if not self._is_proxied:
+            return False
+        try:
+            get_env_proxy_for_url(URL(target))
+        except (LookupError, ValueError):
+            return False
+        return True
 
     @asynccontextmanager
     async def get_range(
