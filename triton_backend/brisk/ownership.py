@@ -1,4 +1,5 @@
-"""Checks that files which are executed, mapped or indexed come from where no other user can write.
+"""Checks that files which are executed, mapped or indexed come from where no other user can write,
+and locks that keep files which are in use from being removed.
 
 Root is trusted: it can write everywhere anyway.
 """
@@ -6,13 +7,22 @@ Root is trusted: it can write everywhere anyway.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import stat
+import time
 from pathlib import Path
 
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _THE_KERNELS = "/proc", "/sys"
 """File systems where root may write by their modes, and can make nothing."""
+
+HOLD_S = 0.05
+"""The longest that an opening waits for the lock of a process that looks whether the file is in
+use. A lock that stays longer is that of one which removes it."""
+
+_LOOK_S = 0.001
+"""The time between two attempts to get a lock."""
 
 
 def make_private(directory: Path) -> None:
@@ -104,3 +114,23 @@ def _check_file(path: Path, status: os.stat_result, forbidden: int) -> None:
             f"{path} has mode {stat.S_IMODE(status.st_mode):04o}: it could be {what} by other "
             f"users; {change}"
         )
+
+
+def hold(descriptor: int) -> bool:
+    """Keep an open file from being removed while the descriptor, or a copy of it, is open: whoever
+    removes such files locks them alone first.
+
+    Return False if it is being removed.
+    """
+    until_s = time.monotonic() + HOLD_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:  # another process removes it, or has it locked to look
+            if os.fstat(descriptor).st_nlink == 0 or time.monotonic() >= until_s:
+                return False
+            time.sleep(_LOOK_S)
+        except OSError:  # a file system without locks: it may be removed, which breaks no mapping
+            return True
+        else:
+            return os.fstat(descriptor).st_nlink > 0

@@ -18,6 +18,7 @@ from brisk.artefacts.container import Container
 from brisk.cli.application import application
 from brisk.doctor.installation import artefacts
 from brisk.errors import ArtefactError, InvalidConfigurationError
+from brisk.ownership import hold
 from brisk.segments.frame import run_serially
 from brisk.segments.prepared.form import PreparedModel, find_prepared
 from brisk.segments.prepared.preparation import prepare
@@ -204,11 +205,11 @@ def test_what_is_being_removed_is_not_opened(
         with pytest.raises(ArtefactError, match="it is being removed"):
             Container(form)
     opened = os.open(form, os.O_RDONLY)
-    assert room.hold(opened)
+    assert hold(opened)
     os.close(opened)
     opened = os.open(form, os.O_RDONLY)
     assert room.remove(form)
-    assert not room.hold(opened), "it has gone since it was opened"
+    assert not hold(opened), "it has gone since it was opened"
     os.close(opened)
 
 

@@ -6,6 +6,7 @@ import fcntl
 import os
 import shutil
 import stat
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -225,6 +226,18 @@ def test_a_copy_that_is_being_removed_is_none(published: Published) -> None:
         with pytest.raises(FileNotFoundError, match="is being removed"):
             LocalCopy(folder)
     LocalCopy(folder).close()
+
+
+def test_an_opening_waits_for_who_only_looks_whether_the_copy_is_in_use(
+    published: Published, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_copy(published)
+    with (folder / MANIFEST).open("rb") as looking:
+        fcntl.flock(looking, fcntl.LOCK_EX)
+        monkeypatch.setattr(time, "sleep", lambda seconds: looking.close())
+        copy = LocalCopy(folder)
+    assert is_locked(folder)
+    copy.close()
 
 
 def test_a_copy_that_is_made_anew_while_it_is_opened_is_held_or_refused(

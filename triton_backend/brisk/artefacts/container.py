@@ -31,7 +31,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from brisk.artefacts import lease, room, store
+from brisk.artefacts import lease, store
 from brisk.artefacts.seals import (
     DIGEST_BYTES,
     FORMAT,
@@ -42,7 +42,7 @@ from brisk.artefacts.seals import (
     seal,
 )
 from brisk.errors import ArtefactError
-from brisk.ownership import open_own
+from brisk.ownership import hold, open_own
 from brisk.paths import is_kept
 
 PAGE_BYTES = 4096
@@ -83,7 +83,7 @@ class Container:
         """
         self.path = path
         with open(open_own(path), "rb") as file:
-            if not room.hold(file.fileno()):
+            if not hold(file.fileno()):
                 raise ArtefactError(f"{path}: it is being removed")
             size = os.fstat(file.fileno()).st_size
             if size < HEADER_BYTES:

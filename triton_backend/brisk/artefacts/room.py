@@ -37,16 +37,9 @@ REFUSED = "refused"
 DRAFT = ".draft-"
 """The prefix of folders in a folder of artefacts that a builder writes parts of a form into."""
 
-HOLD_S = 0.05
-"""The longest that an opening waits for the lock of a process that looks whether the artefact is
-in use. A lock that stays longer is that of one which removes it."""
-
 SWEPT, SWEEP_S = "swept", 600.0
 """The file in the directory of artefacts that was touched when remnants were last removed, and the
 time from which on that is done again."""
-
-_LOOK_S = 0.001
-"""The time between two attempts to get a lock."""
 
 _DIGITS = 20
 
@@ -95,26 +88,6 @@ def note_use(artefact: Path) -> None:
     with contextlib.suppress(OSError):
         os.close(os.open(note, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
         os.utime(note)
-
-
-def hold(descriptor: int) -> bool:
-    """Keep the open artefact from being removed for as long as the descriptor, or a copy of it, is
-    open.
-
-    Return False if it is being removed.
-    """
-    until_s = time.monotonic() + HOLD_S
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:  # another process removes it, or has it locked to look (is_held)
-            if os.fstat(descriptor).st_nlink == 0 or time.monotonic() >= until_s:
-                return False
-            time.sleep(_LOOK_S)
-        except OSError:  # a file system without locks: it may be removed, which breaks no mapping
-            return True
-        else:
-            return os.fstat(descriptor).st_nlink > 0
 
 
 def is_held(artefact: Path) -> bool:

@@ -25,7 +25,6 @@ that identify the model can be read then, long before the chunks that contain th
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import mmap
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -35,7 +34,7 @@ from typing import TypeAlias
 from brisk.copies.manifest import ListedFile, Manifest, Range, read_manifest
 from brisk.copies.remote import MANIFEST, REFUSED, WHOLE, remote_directory
 from brisk.errors import ArtefactError, InvalidModelError
-from brisk.ownership import open_own
+from brisk.ownership import hold, open_own
 from brisk.paths import KEPT, is_kept
 
 PROGRESS, GATHERED, ORIGIN = "progress", "gathered", "origin"
@@ -78,9 +77,8 @@ class LocalCopy:
             text = file.read()
             self._lock = os.dup(file.fileno())
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            if not os.fstat(self._lock).st_nlink:  # it was removed, and perhaps made again
-                raise FileNotFoundError(f"{folder} has been removed")
+            if not hold(self._lock):
+                raise FileNotFoundError(f"{folder} is being removed")
             check_not_refused(folder)
             try:
                 self.manifest = read_manifest(text, folder.name)
@@ -91,9 +89,6 @@ class LocalCopy:
                     check_marked(self.path(number))
             self._starts = list(chunk_starts(self.manifest))
             self._progress = self._map_progress()
-        except BlockingIOError as error:
-            os.close(self._lock)
-            raise FileNotFoundError(f"{folder} is being removed") from error
         except BaseException:
             os.close(self._lock)
             raise
