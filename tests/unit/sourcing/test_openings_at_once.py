@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -17,13 +20,18 @@ from brisk.copies.remote import Remote
 from brisk.errors import UnavailableError
 from brisk.settings import HostAddress
 from brisk.sourcing import room
+from brisk.sourcing import table as table_module
 from brisk.sourcing.arriving import ArrivingCopy
 from brisk.sourcing.room import make_copy, open_present, remove
+from brisk.sourcing.service import CourierService
 from brisk.sourcing.serving import CopyServer
 from brisk.sourcing.sources.downloads import Web
+from brisk.sourcing.sources.peers import PeerCopy
+from brisk.sourcing.sources.registry import Registry
 from brisk.sourcing.table import CopyTable, OpenedCopy
 from support.remote.couriers import free_ports
 from support.remote.published import Published, publish
+from support.remote.registries import RegistryServer
 from support.waiting import PATIENCE_S, wait_until
 
 CHUNK = 1 << 16
@@ -177,6 +185,54 @@ async def begun_opening(table: CopyTable, remote: Remote, begun: threading.Event
     copy = table.take(remote)
     await until(begun.is_set, "the opening's thread")
     return copy
+
+
+def test_who_names_another_url_is_not_refused_for_one_that_is_dead(
+    tmp_path: Path, published: Published, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two entries name one manifest; the second joins the opening of the first."""
+    begun, let_go = threading.Event(), threading.Event()
+    obtain = table_module.obtain
+
+    async def of_dead_one(
+        registry: Registry, peers: Sequence[PeerCopy], sha256: str
+    ) -> tuple[bytes, bytes]:
+        if begun.is_set():
+            return await obtain(registry, peers, sha256)
+        begun.set()
+        assert await asyncio.to_thread(let_go.wait, PATIENCE_S)
+        raise UnavailableError("the first one's URL is dead")
+
+    monkeypatch.setattr(table_module, "obtain", of_dead_one)
+    server = RegistryServer(published.folder)
+
+    async def scenario(table: CopyTable, url: str) -> None:
+        service = CourierService(table, os.geteuid())
+        place = str(tmp_path / "socket")
+        listener = await asyncio.start_unix_server(service.serve, place)
+
+        async def opened(url: str) -> Any:
+            reader, writer = await asyncio.open_unix_connection(place)
+            content = {"url": url, "sha256": published.sha256}
+            writer.write(json.dumps({"open": content}).encode() + b"\n")
+            answer = json.loads(await reader.readline())
+            writer.close()
+            return answer
+
+        first = asyncio.create_task(opened("http://127.0.0.1:1/manifest.json"))
+        await until(begun.is_set, "the first opening")
+        second = asyncio.create_task(opened(server.manifest_url))
+        await until(lambda: table.find(published.sha256).users == 2, "the second one")
+        let_go.set()
+        answers = await first, await second
+        listener.close()
+        assert "the first one's URL is dead" in answers[0]["error"]["message"]
+        assert "ok" in answers[1]
+
+    try:
+        run(tmp_path / "remote" / published.sha256, scenario)
+    finally:
+        server.close()
 
 
 def test_what_another_courier_still_compares_is_not_emptied_under_it(folder: Path) -> None:

@@ -107,13 +107,19 @@ class CourierService:
             await reply({"error": {"code": InvalidRequestError.code, "message": repr(error)}})
 
     async def _open(self, remote: Remote, writer: asyncio.StreamWriter) -> OpenedCopy:
-        copy = self._table.take(remote)
-        try:
-            await _or_gone(copy.has_head(), writer)
-        except BaseException:
-            self._table.give_back(copy)
-            raise
-        return copy
+        """Return the opened copy. Where another client's opening has failed, which asked another
+        URL, this one's is asked."""
+        while True:
+            copy = self._table.take(remote)
+            try:
+                await _or_gone(copy.has_head(), writer)
+            except BaseException as error:
+                self._table.give_back(copy)
+                is_others = copy.has_failed and copy.remote.url != remote.url != ""
+                if not (is_others and isinstance(error, BriskError)):
+                    raise
+            else:
+                return copy
 
     async def _wait(
         self, content: Mapping[str, Any], reply: Callable[[Mapping[str, Any]], Awaitable[None]]

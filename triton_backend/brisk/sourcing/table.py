@@ -80,6 +80,12 @@ class OpenedCopy:
                 )
 
     @property
+    def has_failed(self) -> bool:
+        """Whether it could not be opened."""
+        is_over = self._ready.done() and not self._ready.cancelled()
+        return is_over and self._ready.exception() is not None
+
+    @property
     def model(self) -> str:
         """The path of the model's file. Precondition: ``has_head`` has returned."""
         assert self.arriving is not None
@@ -291,6 +297,9 @@ class CopyTable:
         """Return the copy, opened unless it already is. Call ``give_back`` when it is not needed
         any more."""
         copy = self._opened.get(remote.sha256)
+        if copy is not None and copy.has_failed:  # its users are being told
+            self._let_go(copy)
+            copy = None
         if copy is None:
             copy = OpenedCopy(self, remote, self._closing.get(remote.sha256))
             self._opened[remote.sha256] = copy
@@ -309,7 +318,7 @@ class CopyTable:
 
     def give_back(self, copy: OpenedCopy) -> None:
         copy.users -= 1
-        if copy.users:
+        if copy.users or self._opened.get(copy.remote.sha256) is not copy:
             return
         if copy.is_arriving or copy.is_compared:
             self._linger(copy)
