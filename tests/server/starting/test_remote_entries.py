@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,7 +20,6 @@ from support.hosts.registry import Registry, registry_of
 from support.models.segment_models import chain, whole
 from support.server.running import StartServer
 from support.server.serve_command import Serving
-from support.waiting import PATIENCE_S, wait_until
 
 pytestmark = [pytest.mark.server]
 
@@ -100,31 +98,3 @@ def test_an_entry_of_nothing_but_model_remote_is_served_and_looked_at(
         )
         found = list(check_repository(repository))
     assert [remark.severity for remark in found if remark.severity == PROBLEM] == []
-
-
-def test_an_entry_whose_model_cannot_be_reached_at_the_start_is_served_once_it_can(
-    tmp_path: Path, serve: Serving, registry: Registry
-) -> None:
-    model = chain(tmp_path / "model.onnx", width=WIDTH)
-    described = describe(model, 2, with_form=False)
-    publish(described, str(registry.folder / "m"))
-    text = remote_text(f"{registry.url}/m", write_manifest(described.manifest))
-    repository, log = tmp_path / "repository", tmp_path / "serve.log"
-    write_remote(repository, "late", text)
-    registry.hold("/m/manifest.json")
-
-    def says_it() -> bool:
-        return log.exists() and "Triton completes entries itself" in log.read_text()
-
-    def answer_late() -> None:
-        wait_until(says_it, "what serve says", patience_s=2 * PATIENCE_S)
-        registry.let_go()
-
-    late = threading.Thread(target=answer_late, daemon=True)
-    late.start()
-    values = np.random.default_rng(0).standard_normal((2, WIDTH)).astype("f4")
-    with serve(tmp_path, [repository]) as served:
-        late.join()
-        with InferenceClient(served.url_of("http"), Transport.HTTP) as client:
-            answer = client.infer("late", {"x": values})
-    np.testing.assert_allclose(answer["y"], whole(model, {"x": values})["y"], rtol=1e-3, atol=1e-4)

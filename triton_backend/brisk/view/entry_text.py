@@ -91,16 +91,16 @@ def entry_text(
     if not versions:
         return EntryText(text, None)
     added: list[str] = []
-    lost = None
     for version in _loaded(config, versions):
-        completion = _completion(directory, version, config, backend, batch)
-        added.append(completion.text or "")
-        if completion.lost is not None:
-            lost = completion.lost
-            break  # each further version could take as long
-        if added[-1] != added[0]:
-            lost = "its versions differ in what they take and give"
-    return EntryText(f"{text}\n{added[-1]}" if added[-1] else text, lost)
+        try:
+            added.append(_completion(directory, version, config, backend, batch))
+        except UnavailableError as error:
+            return EntryText(f"{text}\n{_refused(error)}", None)  # others may take as long
+    differ = "its versions differ in what they take and give"
+    return EntryText(
+        f"{text}\n{added[-1]}" if added[-1] else text,
+        differ if any(other != added[-1] for other in added) else None,
+    )
 
 
 def read_config(directory: Path) -> tuple[str | None, Any]:
@@ -208,15 +208,15 @@ def _loaded(config: Any, versions: Sequence[int]) -> Sequence[int]:
             return versions[-(policy.latest.num_versions or 1) :]
 
 
-def _completion(directory: Path, version: int, config: Any, backend: str, batch: int) -> EntryText:
+def _completion(directory: Path, version: int, config: Any, backend: str, batch: int) -> str:
     """Return the lines that the configuration lacks, from its model.
 
     An entry of the ONNX Runtime backend without instances gets one instead of Triton's two. The
     lines come after the user's, so that Triton's messages name the right lines. A user's
-    ``max_batch_size`` of 0 may precede the completed one: proto3 takes it for unset.
+    ``max_batch_size`` of 0 may precede the completed one: proto3 takes it for unset. Raises
+    UnavailableError if the model, which lies elsewhere, cannot be reached.
     """
     fields = as_handed_over(config)
-    lost = None
     try:
         added = SCHEMA.ModelConfig()
         if not is_whole(fields):
@@ -225,12 +225,19 @@ def _completion(directory: Path, version: int, config: Any, backend: str, batch:
         if backend == _ONNX_BACKEND and not config.instance_group:
             added.instance_group.add(name=directory.name, count=1)
     except BriskError as error:
-        added = SCHEMA.ModelConfig()
-        reason = str(error).encode("utf-8", "backslashreplace").decode()
-        added.parameters[REFUSED].string_value = reason
         if isinstance(error, UnavailableError):
-            lost = f"its model cannot be reached now, and may be when it is loaded: {error}"
-    return EntryText(text_format.MessageToString(added), lost)
+            raise
+        return _refused(error)
+    return str(text_format.MessageToString(added))
+
+
+def _refused(error: Exception) -> str:
+    """Return the line by which a stub refuses the entry."""
+    added = SCHEMA.ModelConfig()
+    added.parameters[REFUSED].string_value = (
+        str(error).encode("utf-8", "backslashreplace").decode()
+    )
+    return str(text_format.MessageToString(added))
 
 
 def completed_fields(
