@@ -8,8 +8,9 @@ import numpy as np
 
 STRING = 8
 COMPLEX = frozenset({14, 15})
-PACKED = frozenset({21, 22, 23, 25, 26})
-"""The types of which a byte holds several elements: of 4 and of 2 bits."""
+PACKED_BITS = {21: 4, 22: 4, 23: 4, 25: 2, 26: 2}
+"""The bits of an element, for the types of which a byte holds several."""
+PACKED = frozenset(PACKED_BITS)
 
 _OF_NUMPY = (
     *("float32", "uint8", "int8", "uint16", "int16", "int32", "int64", "string", "bool"),

@@ -67,8 +67,8 @@ class ExternalRange(NamedTuple):
 
     location: str
     offset: int
-    length: int | None
-    """The number of bytes; None: to the file's end."""
+    length: int
+    """The number of bytes; 0: as many as the tensor's shape needs."""
 
 
 def external_range(tensor: TensorProto) -> ExternalRange:
@@ -83,7 +83,7 @@ def external_range(tensor: TensorProto) -> ExternalRange:
         raise InvalidModelError(f"{label} keeps its data in a file, but none can be located")
     try:
         offset = int(entries.get("offset", 0))
-        length = int(entries["length"]) if "length" in entries else None
+        length = int(entries.get("length", 0))
     except ValueError as error:
         raise InvalidModelError(f"{label} has a malformed external data entry: {error}") from error
     return ExternalRange(location, offset, length)
@@ -97,7 +97,7 @@ def _external_data(tensor: TensorProto, directory: Path | None) -> memoryview:
     try:
         with open_inside(directory, location, f"{label}: external data") as file:
             available = os.fstat(file.fileno()).st_size - offset
-            size = available if length is None else length
+            size = length or available
             if offset < 0 or size < 0 or size > available:
                 raise InvalidModelError(
                     f"{label} needs bytes {offset} to {offset + size} of external data "

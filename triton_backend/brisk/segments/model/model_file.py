@@ -20,7 +20,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
 
 from brisk.artefacts.content import ITSELF
 from brisk.errors import InvalidModelError
-from brisk.graph.files.element_types import PACKED, dtype_of_element
+from brisk.graph.files.element_types import PACKED, PACKED_BITS, dtype_of_element
 from brisk.graph.files.mapping import MappedFile, map_file
 from brisk.graph.files.tensors import external_range
 from brisk.graph.files.wire_format import MalformedMessage, detach_large_tensors
@@ -266,30 +266,35 @@ def _external(path: Path, tensor: TensorProto, files: dict[str, MappedFile]) -> 
                 f"{label}: external data '{location}' cannot be read: {error.strerror}"
             ) from error
     data = files[location].data
-    size = len(data)
-    end = size if length is None else offset + length
-    if not 0 <= offset <= end <= size:
+    end = offset + (length or _needed_bytes(path, tensor))
+    if not 0 <= offset <= end <= len(data):
         raise InvalidModelError(
             f"{label} needs bytes {offset} to {end} of external data '{location}', which ends at "
-            f"{size}"
+            f"{len(data)}"
         )
     return data[offset:end]
 
 
 def _weight(path: Path, tensor: TensorProto, raw: memoryview) -> Weight:
+    needed_bytes = _needed_bytes(path, tensor)
+    if tensor.data_type not in PACKED and len(raw) != needed_bytes:
+        raise InvalidModelError(
+            f"{path}: tensor '{shown(tensor.name)}' of shape {list(tensor.dims)} needs "
+            f"{needed_bytes} bytes, the file holds {len(raw)}"
+        )
+    return Weight(tensor.name, np.frombuffer(raw, np.uint8), tensor.data_type, tuple(tensor.dims))
+
+
+def _needed_bytes(path: Path, tensor: TensorProto) -> int:
+    """Return the size of a tensor's raw data by its shape and type."""
     label = f"{path}: tensor '{shown(tensor.name)}'"
-    shape = tuple(tensor.dims)
-    if any(size < 0 for size in shape):
-        raise InvalidModelError(f"{label} has a negative dimension: {list(shape)}")
+    if any(size < 0 for size in tensor.dims):
+        raise InvalidModelError(f"{label} has a negative dimension: {list(tensor.dims)}")
     try:
         item_bytes = dtype_of_element(tensor.data_type).itemsize
     except (KeyError, TypeError) as error:
         raise InvalidModelError(f"{label} has unknown element type {tensor.data_type}") from error
     if tensor.data_type == TensorProto.STRING:
         raise InvalidModelError(f"{label} holds strings as raw data, which ONNX forbids")
-    if tensor.data_type not in PACKED and len(raw) != prod(shape) * item_bytes:
-        raise InvalidModelError(
-            f"{label} of shape {list(shape)} needs {prod(shape) * item_bytes} bytes, the file "
-            f"holds {len(raw)}"
-        )
-    return Weight(tensor.name, np.frombuffer(raw, np.uint8), tensor.data_type, shape)
+    item_bits = PACKED_BITS.get(tensor.data_type, item_bytes * 8)
+    return (prod(tensor.dims) * item_bits + 7) // 8

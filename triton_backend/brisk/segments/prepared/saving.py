@@ -150,7 +150,7 @@ def _take_weights(
 
 def _range(tensor: TensorProto, content: np.ndarray, label: str) -> np.ndarray:
     _, offset, length = external_range(tensor)
-    end = content.size if length is None else offset + length
+    end = offset + length
     if not 0 <= offset <= end <= content.size:
         raise InvalidModelError(
             f"{label}: of '{tensor.name}' ONNX Runtime saved bytes {offset} to {end} in a file of "
