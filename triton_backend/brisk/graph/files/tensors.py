@@ -1,10 +1,8 @@
-"""Arrays of ONNX tensors: views if the encoding allows it, external files included."""
+"""Arrays of ONNX tensors, views if the encoding allows it; where others keep their data."""
 
 from __future__ import annotations
 
-import os
 from math import prod
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -12,25 +10,19 @@ from onnx import TensorProto, numpy_helper
 
 from brisk.errors import InvalidModelError
 from brisk.graph.files.element_types import PACKED, dtype_of_element
-from brisk.paths import open_inside
 
 
-def read_tensor(
-    tensor: TensorProto, directory: Path | None, raw: memoryview | None = None
-) -> np.ndarray:
+def read_tensor(tensor: TensorProto, raw: memoryview | None = None) -> np.ndarray:
     """Return a read-only array of ``tensor``; a view of ``raw`` or of its bytes if possible.
 
-    ``raw``: the raw data if it was detached from the message. ``directory``: the model's folder,
-    in which external data must lie; None: refuse them. Strings come as an object array of str.
+    ``raw``: the raw data if the message does not hold it. Strings come as an object array of str.
     Raises InvalidModelError naming the tensor.
     """
     label = f"tensor '{tensor.name}'"
     shape = tuple(tensor.dims)
     if any(size < 0 for size in shape):
         raise InvalidModelError(f"{label} has a negative dimension: {list(shape)}")
-    if raw is None and tensor.data_location == TensorProto.EXTERNAL:
-        raw = _external_data(tensor, directory)
-    elif raw is None and tensor.HasField("raw_data"):
+    if raw is None and tensor.HasField("raw_data"):
         raw = memoryview(tensor.raw_data)
     try:
         dtype = dtype_of_element(tensor.data_type)
@@ -87,25 +79,3 @@ def external_range(tensor: TensorProto) -> ExternalRange:
     except ValueError as error:
         raise InvalidModelError(f"{label} has a malformed external data entry: {error}") from error
     return ExternalRange(location, offset, length)
-
-
-def _external_data(tensor: TensorProto, directory: Path | None) -> memoryview:
-    label = f"tensor '{tensor.name}'"
-    location, offset, length = external_range(tensor)
-    if directory is None:
-        raise InvalidModelError(f"{label} keeps its data in a file, but none can be located")
-    try:
-        with open_inside(directory, location, f"{label}: external data") as file:
-            available = os.fstat(file.fileno()).st_size - offset
-            size = length or available
-            if offset < 0 or size < 0 or size > available:
-                raise InvalidModelError(
-                    f"{label} needs bytes {offset} to {offset + size} of external data "
-                    f"'{location}', which ends at {offset + available}"
-                )
-            file.seek(offset)
-            return memoryview(file.read(size))
-    except OSError as error:
-        raise InvalidModelError(
-            f"{label}: external data '{location}' cannot be read: {error.strerror}"
-        ) from error

@@ -387,7 +387,7 @@ def _take_defaults(model: ModelProto, file: ModelFile) -> dict[str, np.ndarray]:
         if tensor.name in optional:
             weight = file.weights.get(tensor.name)
             raw = None if weight is None else weight.data.data
-            defaults[tensor.name] = np.array(read_tensor(tensor, None, raw))
+            defaults[tensor.name] = np.array(read_tensor(tensor, raw))
     remaining = [tensor for tensor in graph.initializer if tensor.name not in optional]
     del graph.initializer[:]
     graph.initializer.extend(remaining)
