@@ -6,6 +6,8 @@ failed, which one, and what was expected.
 
 from __future__ import annotations
 
+import re
+
 
 class BriskError(Exception):
     """The base of all errors raised on purpose; ``code`` is the name sent over sockets."""
@@ -50,6 +52,10 @@ class UnavailableError(BriskError):
     code = "unavailable"
 
 
+class ShortageError(UnavailableError):
+    """Memory or open files are short for the moment; try again later."""
+
+
 class CancelledError(BriskError):
     """The client cancelled the request."""
 
@@ -78,6 +84,29 @@ class InternalError(BriskError):
 def named_error(code: str, message: str) -> BriskError:
     """Return the error that was received; an InternalError if its code is unknown."""
     return _BY_CODE.get(code, InternalError)(message)
+
+
+_NO_MEMORY = re.compile(
+    r"can't allocate memory|bad_alloc|out of memory|cannot allocate memory|Unable to allocate"
+    r"|Failed to allocate memory",
+    re.IGNORECASE,
+)
+"""The messages of torch, C++, CUDA, the system, numpy and ONNX Runtime."""
+
+_NO_FILE = re.compile("too many open files", re.IGNORECASE)
+
+
+def lacks_memory(error: BaseException) -> bool:
+    """Whether ``error``, or what caused it, reports that memory is short."""
+    is_short = isinstance(error, MemoryError) or _NO_MEMORY.search(str(error)) is not None
+    return is_short or (error.__cause__ is not None and lacks_memory(error.__cause__))
+
+
+def is_shortage(error: BaseException) -> bool:
+    """Whether ``error``, or what caused it, reports that memory or open files are short."""
+    if lacks_memory(error) or _NO_FILE.search(str(error)):
+        return True
+    return error.__cause__ is not None and is_shortage(error.__cause__)
 
 
 def counted(count: int, noun: str, plural: str = "") -> str:

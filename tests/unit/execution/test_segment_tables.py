@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brisk.errors import InternalError, InvalidModelError
+from brisk.errors import InternalError, InvalidModelError, UnavailableError
 from brisk.segments.table import SegmentTable
 from brisk.segments.timeline import EventKind
 
@@ -156,4 +156,36 @@ def test_every_interleaving_loads_each_segment_once(count: int, lanes: int, seed
     for thread in threads:
         thread.join(WAIT_S)
     assert sorted(loads) == list(range(count))
+    assert made.is_whole
+
+
+@pytest.mark.parametrize(
+    "shortage", [MemoryError(), RuntimeError("std::bad_alloc"), OSError(24, "Too many open files")]
+)
+def test_what_memory_was_short_for_is_loaded_by_a_later_request(shortage: Exception) -> None:
+    problems: list[Exception] = []
+
+    def load(index: int) -> Any:
+        if problems:
+            raise InvalidModelError("ONNX Runtime cannot load it") from problems.pop()
+        return index
+
+    made = SegmentTable(3, load)
+    problems.append(shortage)
+    assert made.is_left_to_lanes
+    made.work("load-0")  # and ends, without trying again and again
+    assert made.loaded == 0
+    assert not made.is_left_to_lanes
+    problems.append(shortage)
+    with pytest.raises(UnavailableError, match=r"segment 1: .*; to be tried again"):
+        made[1]
+    assert [made[1], made[0], made[2]] == [1, 0, 2]
+    assert made.is_whole
+
+
+def test_lanes_go_on_beside_one_that_found_memory_short() -> None:
+    made = SegmentTable(2, lambda index: index)
+    made.is_short = True
+    assert not made.is_left_to_lanes
+    made.work("load-1")
     assert made.is_whole

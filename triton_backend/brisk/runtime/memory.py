@@ -9,7 +9,7 @@ import resource
 from pathlib import Path
 from typing import ClassVar
 
-from brisk.errors import BriskError, UnavailableError
+from brisk.errors import BriskError, UnavailableError, lacks_memory
 from brisk.posix import libc
 
 MIB = 1024 * 1024
@@ -19,14 +19,6 @@ OUT_OF_MEMORY_SCORE = 500
 
 SPARE_BYTES = 64 << 20
 """The freed memory that the heap may keep: returning less costs runs more than it is worth."""
-
-_SHORTAGE = re.compile(
-    r"can't allocate memory|bad_alloc|out of memory|cannot allocate memory|Unable to allocate"
-    r"|Failed to allocate memory",
-    re.IGNORECASE,
-)
-"""The messages of torch, C++, CUDA, the system, numpy and ONNX Runtime."""
-
 
 _budget_bytes: int | None = None
 """The bound given to ``limit_memory``; None: this process takes what the machine has."""
@@ -54,17 +46,14 @@ def limit_memory(budget_bytes: int) -> None:
 
 def shortage(error: BaseException, what: str) -> BriskError | None:
     """Return an UnavailableError if ``error`` reports that memory is short, else None."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, MemoryError) or _SHORTAGE.search(str(cause)):
-            bound = (
-                "the device has no more"
-                if _budget_bytes is None
-                else f"best-effort work may take {_budget_bytes // MIB} MiB (BRISK_BACKGROUND_MIB)"
-            )
-            return UnavailableError(f"not enough memory for {what}: {bound}")
-        cause = cause.__cause__
-    return None
+    if not lacks_memory(error):
+        return None
+    bound = (
+        "the device has no more"
+        if _budget_bytes is None
+        else f"best-effort work may take {_budget_bytes // MIB} MiB (BRISK_BACKGROUND_MIB)"
+    )
+    return UnavailableError(f"not enough memory for {what}: {bound}")
 
 
 def give_back(spare: int = SPARE_BYTES) -> bool:

@@ -9,12 +9,17 @@ next unclaimed ones meanwhile.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from brisk.errors import BriskError, InternalError, UnavailableError
+from brisk.errors import (
+    BriskError,
+    InternalError,
+    ShortageError,
+    UnavailableError,
+    is_shortage,
+)
 from brisk.segments.timeline import EventKind, Recorder, clock_ns
 
 PATIENCE_S = 0.001
@@ -62,6 +67,9 @@ class SegmentTable(Generic[Segment]):
         self._remaining = count
         self._told: list[Callable[[], None]] = []
         self.lanes_at_work = 0
+        self.is_short = False
+        """Whether a loader thread has stopped as memory or files were short: executors load what
+        is left."""
         self.is_closed = False
 
     def __len__(self) -> int:
@@ -100,6 +108,11 @@ class SegmentTable(Generic[Segment]):
         return self._remaining > 0 and not self.is_closed
 
     @property
+    def is_left_to_lanes(self) -> bool:
+        """Whether loader threads are at work, or to load what is left."""
+        return self.lanes_at_work > 0 or (self.is_loading and not self.is_short)
+
+    @property
     def loaded(self) -> int:
         """The number of segments that are loaded, or have failed, by now."""
         return len(self._segments) - self._remaining
@@ -129,7 +142,7 @@ class SegmentTable(Generic[Segment]):
 
     def work(self, name: str, before_each: BeforeEach | None = None) -> None:
         """Load segments in the calling thread, as ``name`` in the timeline, until none is left to
-        claim.
+        claim, or memory or files are short.
 
         ``before_each`` is called with this table before each, and may block for a while.
         """
@@ -141,8 +154,13 @@ class SegmentTable(Generic[Segment]):
             # Claimed after the wait: an executor that needs the segment meanwhile claims it.
             if self.is_closed or (index := self._claim()) is None:
                 break
-            with contextlib.suppress(UnavailableError):  # later, then
+            try:
                 self._perform(index, name)
+            except ShortageError:
+                self.is_short = True
+                break
+            except UnavailableError:  # later, then
+                continue
         with self._changed:
             self.lanes_at_work -= 1
 
@@ -186,7 +204,8 @@ class SegmentTable(Generic[Segment]):
     def _perform(self, index: int, lane: str) -> None:
         """Load a claimed segment; store it, or the error that loading raised.
 
-        Raises UnavailableError if the segment may be loaded later.
+        Raises UnavailableError if the segment may be loaded later, ShortageError if memory or
+        files are short.
         """
         segment: Segment | None = None
         error: BriskError | None = None
@@ -195,14 +214,14 @@ class SegmentTable(Generic[Segment]):
             segment = self._load(index)
             self.recorder.add(lane, EventKind.CREATE, index, started_ns)
         except UnavailableError:
-            with self._changed:
-                self._claimed[index] = self._segments[index] is not None
-                self._changed.notify_all()
+            self._unclaim(index)
             raise
-        except BriskError as raised:
-            error = raised
-        except Exception as raised:  # noqa: BLE001  # threads that need the segment must see it
-            error = InternalError(f"segment {index}: {type(raised).__name__}: {raised}")
+        except Exception as raised:
+            text = f"segment {index}: {type(raised).__name__}: {raised}"
+            if is_shortage(raised):
+                self._unclaim(index)
+                raise ShortageError(f"{text}; to be tried again") from raised
+            error = raised if isinstance(raised, BriskError) else InternalError(text)
         with self._changed:
             if self._segments[index] is not None or index in self._errors:
                 return  # another thread has loaded it meanwhile
@@ -214,6 +233,12 @@ class SegmentTable(Generic[Segment]):
             self._segments[index] = segment
             if error is not None:
                 self._errors[index] = error
+            self._changed.notify_all()
+
+    def _unclaim(self, index: int) -> None:
+        """Let any thread claim the segment again, unless another one has loaded it meanwhile."""
+        with self._changed:
+            self._claimed[index] = self._segments[index] is not None
             self._changed.notify_all()
 
     def _wait_for(self, index: int) -> bool:

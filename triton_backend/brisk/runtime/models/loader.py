@@ -232,8 +232,7 @@ class Loader:
         except BriskError as error:
             return error
         except Exception as error:  # noqa: BLE001  # any error of a load must reach its requesters
-            text = f"loading {entry.path} failed: {type(error).__name__}: {error}"
-            failed = InternalError(text)
+            failed = InternalError(f"loading {entry.path} failed: {type(error).__name__}: {error}")
             failed.__cause__ = error  # it may be a lack of memory
             return failed
 
@@ -243,7 +242,7 @@ class Loader:
         self.watch.follow(
             f"loading segments of {entry.path}",
             lambda: not table.is_closed,
-            lambda: not (table.is_loading or table.lanes_at_work),
+            lambda: not table.is_left_to_lanes,
         )
         self._later.put(Finish(entry, session, self._yielding.expect()), None)
 
@@ -278,7 +277,8 @@ class Loader:
     def _finish(self, entry: SessionEntry, session: Session, until_s: float) -> None:
         table = session.table
         while not table.wait(_LANES_LOOK_S):
-            if table.is_closed:
+            if table.is_closed or not table.is_left_to_lanes:
+                table.when_loaded(lambda: self._is_here(entry, session))
                 return
         preparer: SegmentPreparer | None = None
         caches, is_warm = None, False

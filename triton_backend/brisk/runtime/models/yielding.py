@@ -193,7 +193,7 @@ class LoneLoad:
         until_s, table = self._until_s, self._table
         if until_s is None or self._clock_s() >= until_s:
             return False
-        return table is None or table.is_loading
+        return table is None or (table.is_loading and not table.is_short)
 
     def grant(self) -> None:
         """Let the load begin: no run is on the stack, and none begins while ``is_wanted``."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from brisk.errors import ArtefactError, InvalidModelError, UnavailableError
+from brisk.errors import ArtefactError, InvalidModelError, UnavailableError, is_shortage
 from brisk.exits.files.container import tapped_values
 from brisk.exits.files.versions import latest
 from brisk.runtime.log import LOGGER
@@ -382,7 +382,10 @@ class MendedModel(PreparedModel):
             self._bare.close()
 
     def _mend(self, error: ArtefactError) -> BareModel:
-        """Return the model from its own file. Raises InvalidModelError if the file has changed."""
+        """Return the model from its own file. Raises InvalidModelError if the file has changed,
+        and ``error`` if it reports no damage but that memory or files were short."""
+        if is_shortage(error):
+            raise error
         with self._lock:
             if not self.wants_artefact:
                 self.wants_artefact = True
