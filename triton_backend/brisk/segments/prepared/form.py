@@ -11,9 +11,10 @@ under several names or classes, or a backbone that two models have in common, is
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -230,13 +231,15 @@ class PreparedModel(Source):
             return None
 
         def make() -> OrtSession:
-            return open_structure(
-                self.container.copied(structure.proto),
-                self._threads,
-                self._tuning,
-                spins_long=manner.spins_long,
-                uses_memory_pattern=segment.gains_by_pattern,
-            )
+            proto = self.container.copied(structure.proto)
+            with self._blamed(index):
+                return open_structure(
+                    proto,
+                    self._threads,
+                    self._tuning,
+                    spins_long=manner.spins_long,
+                    uses_memory_pattern=segment.gains_by_pattern,
+                )
 
         session = running(key)
         self.lookups["made" if session is None else "found"] += 1
@@ -284,7 +287,7 @@ class PreparedModel(Source):
         segment, container = self.kept[index], self.container
         proto = container.copied(segment.proto)
         container.verify_all(segment.blobs, self._threads)
-        try:
+        with self._blamed(index):
             return open_saved(
                 proto,
                 segment.weights,
@@ -293,6 +296,12 @@ class PreparedModel(Source):
                 **manner._asdict(),
                 uses_memory_pattern=segment.gains_by_pattern,
             )
+
+    @contextlib.contextmanager
+    def _blamed(self, index: int) -> Iterator[None]:
+        """Open a context in which whatever ONNX Runtime raises becomes an ArtefactError."""
+        try:
+            yield
         except Exception as error:
             raise ArtefactError(
                 f"{self.path}: ONNX Runtime cannot load segment {index} "
