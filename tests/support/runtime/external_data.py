@@ -10,6 +10,10 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
+from brisk.artefacts.store import is_settled
+from brisk.paths import stamp_of
+from support.waiting import wait_until
+
 WIDTH = 4
 LOCATION = "sub/deeper/w.bin"
 """The file of the weight, in the folder of the model."""
@@ -125,3 +129,9 @@ def turn_link(data: Path, value: float) -> None:
 REPLACE: Mapping[str, Callable[[Path, float], None]] = {
     each.__name__: each for each in (write_in_place, rename_over, rename_folder, turn_link)
 }
+
+
+def settled(path: Path) -> Path:
+    """Return the path of a file once a later change of it shows in its times."""
+    wait_until(lambda: is_settled(stamp_of(path.stat())), "the file's times to tell")
+    return path

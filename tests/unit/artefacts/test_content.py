@@ -4,7 +4,6 @@ read."""
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 
 import numpy as np
@@ -19,16 +18,15 @@ from brisk.artefacts.content import (
     digest_of_file,
     find_folder,
     forget_old_notes,
+    is_same_content,
     stamps,
     writable_folder,
     written_since,
 )
-from brisk.artefacts.store import is_settled
 from brisk.errors import ArtefactError, InvalidModelError
-from brisk.paths import stamp_of
 from brisk.segments.model.sources import BareModel
 from support.models.segment_models import chain
-from support.runtime.external_data import LOCATION, write_external, write_in_place
+from support.runtime.external_data import LOCATION, settled, write_external, write_in_place
 
 
 def test_only_what_was_written_to_in_place_has_changed(tmp_path: Path) -> None:
@@ -120,13 +118,6 @@ def sizes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
     return sizes
 
 
-def settled(path: Path) -> Path:
-    """Written long enough ago that a change shows in its times."""
-    while not is_settled(stamp_of(path.stat())):
-        time.sleep(0.01)
-    return path
-
-
 def test_a_file_is_read_once_for_as_long_as_it_stays(tmp_path: Path, sizes: list[int]) -> None:
     model = tmp_path / "model.onnx"
     model.write_bytes(b"first")
@@ -144,6 +135,33 @@ def test_a_file_is_read_once_for_as_long_as_it_stays(tmp_path: Path, sizes: list
         check_content(model, model, content.digests)
 
 
+def test_only_a_digest_tells_another_mode_from_a_write_that_puts_the_time_back(
+    tmp_path: Path, sizes: list[int]
+) -> None:
+    model = tmp_path / "model.onnx"
+    model.write_bytes(b"first")
+    settled(model)
+    unknown = stamps(model, [ITSELF])
+    model.chmod(0o640)
+    settled(model)
+    before = content_of(model, [ITSELF]).stamps
+    for number in range(2):
+        os.link(model, tmp_path / f"name {number}")
+        settled(model)
+        present = stamps(model, [ITSELF])
+        assert present != before
+        assert is_same_content(model, before, present)
+        assert not is_same_content(model, unknown, present), "nobody has read it then"
+    status = model.stat()
+    model.write_bytes(b"other")
+    os.utime(model, ns=(status.st_atime_ns, status.st_mtime_ns))
+    settled(model)
+    present = stamps(model, [ITSELF])
+    assert present[ITSELF][:2] == before[ITSELF][:2]
+    assert not is_same_content(model, before, present)
+    assert sizes == [5, 5, 5, 5]
+
+
 def test_a_file_written_just_now_is_read_again(
     tmp_path: Path, sizes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,7 +173,7 @@ def test_a_file_written_just_now_is_read_again(
     assert sizes == [5, 5]
 
 
-@pytest.mark.parametrize("text", ["", "[", "[]", "[3, 4]", '{"a": 1}', "null"])
+@pytest.mark.parametrize("text", ["", "[", "[]", "[3, 4]", '[[5], "0", [[]]]', '{"a": 1}', "null"])
 def test_a_note_of_a_digest_that_is_none_counts_for_nothing(
     tmp_path: Path, sizes: list[int], text: str
 ) -> None:

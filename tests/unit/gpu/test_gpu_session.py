@@ -4,6 +4,7 @@ runs cannot be captured there, so all of them are the lane's.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,6 +25,7 @@ from brisk.runtime.sessions.session import Session
 from brisk.tuning import BASIC, SessionTuning, Setting
 from support.models.custom_operators import compile_library, scaled
 from support.models.segment_models import info, save, scaling
+from support.runtime.external_data import settled
 from support.runtime.fake_driver import fake_driver
 
 pytestmark = pytest.mark.usefixtures("private_cache")
@@ -83,6 +85,15 @@ def test_of_a_file_that_has_changed_no_other_session_is_made(
     with pytest.raises(InvalidModelError, match="has changed since it was loaded"):
         session.start({"x": ROWS, "scale": np.array([5.0], np.float32)}, ["y"])
     np.testing.assert_array_equal(answer(session, {"x": ROWS}), 3 * ROWS)
+
+
+def test_a_link_to_a_file_does_not_make_it_another(session: GpuSession, model: Path) -> None:
+    settled(model)
+    assert session.load_warm(lambda: True)
+    os.link(model, model.with_name("another name"))
+    settled(model)
+    scale = np.array([5.0], np.float32)
+    np.testing.assert_array_equal(answer(session, {"x": ROWS, "scale": scale}), 5 * ROWS)
 
 
 def test_inputs_that_do_not_fit_are_refused_before_anything_runs(session: GpuSession) -> None:

@@ -108,6 +108,40 @@ def written_since(model: Path, before: Mapping[str, Stamp]) -> Path | None:
     return None
 
 
+def note_digests(model: Path, names: Iterable[str]) -> None:
+    """Digest a model's files, if they can be read, so that ``is_same_content`` knows them."""
+    with contextlib.suppress(OSError, InvalidModelError):
+        content_of(model, names)
+
+
+def is_same_content(
+    model: Path,
+    before: Mapping[str, Stamp],
+    present: Mapping[str, Stamp],
+    environment: Mapping[str, str] = os.environ,
+) -> bool:
+    """Whether a model's files, whose stamps are ``present``, hold what they held when their stamps
+    were ``before``.
+
+    A link to a file or another mode changes its ctime alone, as a write does after which the mtime
+    was put back. Digests tell these apart, if the file was digested before, too. Raises like
+    ``content_of``.
+    """
+    if before == present:
+        return True
+    if {name: _but_ctime(each) for name, each in before.items()} != {
+        name: _but_ctime(each) for name, each in present.items()
+    }:
+        return False
+    content_of(model, present, environment)  # notes the digests if files are still as ``present``
+    notes = {name: _note_of(stamp, environment) for name, stamp in present.items()}
+    return all(
+        before[name] == stamp
+        or {before[name][_CTIME], stamp[_CTIME]} <= {*_ctimes_in(notes[name], stamp)}
+        for name, stamp in present.items()
+    )
+
+
 # Where a model's artefacts lie: artefacts/<sketch>/<digest of the model's file>/.
 #
 # The sketch is a digest of the size and a few parts. A model without artefacts is not read to
@@ -211,7 +245,13 @@ def _opened(model: Path, name: str) -> BinaryIO:
     return open_inside(model.parent, name, "file of the model")
 
 
-# Digests, noted in a folder next to the artefacts, each with the stamp of its file.
+# Digests, noted in a folder next to the artefacts, each with the stamp of its file, and with the
+# ctimes that this had when it was read before and found the same.
+
+_CTIME = 2
+"""The place of the ctime in a stamp."""
+
+_MOST_CTIMES = 16
 
 
 def _digest(file: BinaryIO, environment: Mapping[str, str]) -> tuple[str, Stamp]:
@@ -219,19 +259,40 @@ def _digest(file: BinaryIO, environment: Mapping[str, str]) -> tuple[str, Stamp]
     stamp = stamp_of(os.fstat(file.fileno()))
     if (listed := _listed(file, environment)) is not None:
         return listed.digest, stamp
-    size, *_, inode, device = stamp
-    folder = store.artefacts_directory(environment) / KNOWN
-    note = folder / f"{device:x}-{inode:x}"
-    noted = store.read_note(note)
-    if isinstance(noted, list) and len(noted) == 2 and noted[0] == list(stamp):
-        return str(noted[1]), stamp
-    digest = digest_of_file(file.fileno(), size)
+    note = _note_of(stamp, environment)
+    known, ctimes = _read_digest(note, stamp)
+    if stamp[_CTIME] in ctimes[-1:]:
+        return known, stamp
+    digest = digest_of_file(file.fileno(), stamp[0])
     if store.is_settled(stamp):
-        text = json.dumps([stamp, digest]).encode()
+        ctimes = [*(ctimes if digest == known else ()), stamp[_CTIME]][-_MOST_CTIMES:]
+        text = json.dumps([stamp, digest, ctimes]).encode()
         with contextlib.suppress(OSError):  # nothing can be written: it is read again next time
-            make_private(folder)
+            make_private(note.parent)
             store.publish(note, lambda file: file.write(text), survives_a_crash=False)
     return digest, stamp
+
+
+def _note_of(stamp: Stamp, environment: Mapping[str, str]) -> Path:
+    *_, inode, device = stamp
+    return store.artefacts_directory(environment) / KNOWN / f"{device:x}-{inode:x}"
+
+
+def _but_ctime(stamp: Stamp) -> Stamp:
+    return [*stamp[:_CTIME], *stamp[_CTIME + 1 :]]
+
+
+def _read_digest(note: Path, stamp: Stamp) -> tuple[str, list[int]]:
+    """Return the noted digest of a file whose stamp is ``stamp`` but for its ctime, and the ctimes
+    with which it had that digest, the last one last; none if there is no such note."""
+    match store.read_note(note):
+        case [list(noted), str(digest), list(ctimes)] if _but_ctime(noted) == _but_ctime(stamp):
+            return digest, [each for each in ctimes if isinstance(each, int)]
+    return "", []
+
+
+def _ctimes_in(note: Path, stamp: Stamp) -> list[int]:
+    return _read_digest(note, stamp)[1]
 
 
 def _listed(file: BinaryIO, environment: Mapping[str, str]) -> ListedFile | None:

@@ -82,14 +82,15 @@ class Source(ABC):
         """The stamp of the model's own file."""
         return self.made_of[content.ITSELF]
 
-    def is_of(self, model: Path) -> bool:
+    def is_of(self, model: Path, present: Mapping[str, Stamp] | None = None) -> bool:
         """Whether the files of the model at ``model`` are still those that were read.
 
-        False if one of them is missing, was replaced or written to. Raises OSError if one cannot
-        be read.
+        ``present``: their stamps, as taken before. False if one of them is missing, was replaced
+        or written to. Raises OSError if one cannot be read.
         """
         try:
-            return content.stamps(model, self.made_of) == self.made_of
+            present = content.stamps(model, self.made_of) if present is None else present
+            return content.is_same_content(model, self.made_of, present)
         except (FileNotFoundError, InvalidModelError):
             return False
 

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from brisk.artefacts.content import is_same_content, note_digests
 from brisk.errors import InvalidModelError
 from brisk.gpu.driver import CudaError, Stream
 from brisk.gpu.network import CapturedNetwork, CapturedRun, Instance
@@ -77,7 +78,7 @@ class GpuSession(Session):
         """Open the network that takes optional inputs, for the first request that gives one.
         Raises BriskError."""
         opened = _open(self.path, self._tuning, takes_optional=True)
-        if opened.made_of != self._opened.made_of:
+        if not is_same_content(self.path, self._opened.made_of, opened.made_of):
             opened.network.close()
             raise InvalidModelError(f"{self.path} has changed since it was loaded")
         self._taking_optional = opened
@@ -92,6 +93,8 @@ class GpuSession(Session):
             note.write_text(str(_losses(note) + 1))
 
     def load_warm(self, may_go_on: Callable[[], bool]) -> bool:
+        if may_go_on():
+            note_digests(self.path, self._opened.made_of)
         return True
 
     def close(self) -> None:
@@ -153,7 +156,7 @@ def _open(path: Path, tuning: SessionTuning, *, takes_optional: bool) -> OpenedN
 
     def open_another() -> Instance:
         _, other, instance = open_one()
-        if other.made_of != source.made_of:
+        if not source.is_of(path, other.made_of):
             device.give_back(instance.stream)
             raise InvalidModelError(f"{path} has changed since it was loaded")
         return instance

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from brisk.artefacts import content
 from brisk.errors import ArtefactError, InvalidModelError, UnavailableError, is_shortage
 from brisk.exits.files.container import tapped_values
 from brisk.exits.files.versions import latest
@@ -73,12 +74,7 @@ class _ModelFile:
         is_plain = not self.taps and tuning.keeps_answers and tuning.shares_structures
         return is_plain and may_have_siblings()
 
-    def open(
-        self,
-        *,
-        takes_optional: bool = False,
-        longest_ns: float | None = None,
-    ) -> BareModel:
+    def open(self, *, takes_optional: bool = False, longest_ns: float | None = None) -> BareModel:
         """Return the file's ``BareModel``. Raises UnavailableError if it is still arriving."""
         from brisk.segments.model.sources import BareModel
 
@@ -184,8 +180,9 @@ class SegmentSession(Session):
         )
         if prepared.plan.segments != self.starting.program.plan.segments:
             return False
-        if prepared.made_of != self.starting.source.made_of:
-            return False  # it is another model's by now, which a new load serves
+        if not self.starting.source.is_of(self.path, prepared.made_of):
+            LOGGER.warning(f"{self.path} has changed since it was loaded: load it anew")
+            return False
         with exchange_attempt(self.path, self._file.tuning) as may_be_tried:
             moved = self.starting.moved_to(prepared, may_go_on) if may_be_tried else None
         if moved is None:
@@ -232,13 +229,15 @@ class SegmentSession(Session):
         Raises BriskError."""
         if self._taking_optional is None:
             bare = self._file.open(takes_optional=True)
-            if bare.made_of != self.starting.source.made_of:
+            if not self.starting.source.is_of(self.path, bare.made_of):
                 raise InvalidModelError(f"{self.path} has changed since it was loaded")
             self._taking_optional = start_segments(bare).program
         return self._taking_optional
 
     def load_warm(self, may_go_on: Callable[[], bool]) -> bool:
         """Load warm solutions (``Session``), unless the model's exchanges have crashed workers."""
+        if self._fixed and may_go_on():
+            content.note_digests(self.path, self.starting.source.made_of)
         with exchange_attempt(self.path, self._file.tuning) as may_be_tried:
             if may_be_tried:
                 return self.starting.load_warm(may_go_on)
@@ -394,7 +393,10 @@ class MendedModel(PreparedModel):
                 bare = self._file.open()
                 if bare.plan.segments != self.plan.segments:  # the form has fewer segments
                     bare = self._file.open(longest_ns=math.inf)
-                if bare.made_of != self.made_of or bare.plan.segments != self.plan.segments:
+                if (
+                    not self.is_of(self._file.path, bare.made_of)
+                    or bare.plan.segments != self.plan.segments
+                ):
                     raise InvalidModelError(f"{self._file.path}: not what it was prepared from")
                 self._bare = bare
         return self._bare

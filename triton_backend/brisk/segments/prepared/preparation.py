@@ -212,7 +212,7 @@ class _Making:
 
     def _check_unchanged(self, stamps: Mapping[str, Stamp]) -> None:
         """Raise InvalidModelError if files with ``stamps`` are not those that were mapped."""
-        if stamps != self.source.made_of:
+        if not self.source.is_of(self.model, stamps):
             raise self._changed()
 
     def _changed(self) -> InvalidModelError:
