@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from brisk.errors import ArtefactError, InvalidModelError
-from brisk.runtime.sessions.segment_session import MendedModel, _ModelFile
+from brisk.runtime.sessions.own_file import MendedModel, OwnFile
 from brisk.segments.frame import run_serially
 from brisk.segments.model import cutting
 from brisk.segments.model.sources import BareModel
@@ -258,7 +258,7 @@ def test_a_damaged_segment_is_not_read_anew_from_replaced_data(tmp_path: Path) -
     path = chain(tmp_path / "model.onnx", save_as_external_data=True, location="weights.bin")
     prepared = prepare(path, THREADS).path
     told: list[Exception] = []
-    mended = MendedModel(prepared, _ModelFile(path, THREADS, (), SessionTuning()), told.append)
+    mended = MendedModel(prepared, OwnFile(path, THREADS, (), SessionTuning()), told.append)
     data = tmp_path / "weights.bin"
     replaced = tmp_path / "draft"
     replaced.write_bytes(data.read_bytes()[::-1])

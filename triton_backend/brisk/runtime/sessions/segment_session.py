@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import math
-import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from brisk.artefacts import content
-from brisk.errors import ArtefactError, InvalidModelError, UnavailableError, is_shortage
+from brisk.errors import ArtefactError, InvalidModelError
 from brisk.exits.files.container import tapped_values
 from brisk.exits.files.versions import latest
 from brisk.runtime.log import LOGGER
 from brisk.runtime.sessions.attempts import MOST_DEATHS, exchange_attempt
 from brisk.runtime.sessions.identity import copy_at
+from brisk.runtime.sessions.own_file import MendedModel, OwnFile
 from brisk.runtime.sessions.session import Due, Frame, Session
 from brisk.runtime.sessions.session_caches import SessionCaches
 from brisk.segments.frame import SegmentFrame
-from brisk.segments.onnxruntime import OrtSession
 from brisk.segments.prepared.form import PreparedModel, find_prepared, prepared_name
 from brisk.segments.program import SegmentProgram
 from brisk.segments.sharing import may_have_siblings
@@ -42,66 +39,6 @@ if TYPE_CHECKING:
 
     # these import onnx, which a prepared form does without
     from brisk.segments.model.model_file import ModelFile
-    from brisk.segments.model.sources import BareModel
-    from brisk.segments.prepared.siblings import Sibling
-
-
-@dataclass(frozen=True, slots=True)
-class _ModelFile:
-    """A model's own file."""
-
-    path: Path
-    threads: int
-    taps: Collection[str]
-    """The values after which segments end."""
-    tuning: SessionTuning
-    copy: LocalCopy | None = None
-    """The copy that the file belongs to, if the model lies elsewhere and may still be arriving."""
-
-    def cut_as_published(self) -> _ModelFile:
-        """Return the file with the published cuts of a model that lies elsewhere, or itself."""
-        if self.copy is None or not self.copy.manifest.cuts:
-            return self
-        return replace(self, taps=frozenset(self.taps).union(self.copy.manifest.cuts))
-
-    @property
-    def is_arriving(self) -> bool:
-        return self.copy is not None and not self.copy.is_whole
-
-    @property
-    def may_have_siblings(self) -> bool:
-        tuning = self.tuning
-        is_plain = not self.taps and tuning.keeps_answers and tuning.shares_structures
-        return is_plain and may_have_siblings()
-
-    def open(self, *, takes_optional: bool = False, longest_ns: float | None = None) -> BareModel:
-        """Return the file's ``BareModel``. Raises UnavailableError if it is still arriving."""
-        from brisk.segments.model.sources import BareModel
-
-        if self.is_arriving:
-            raise UnavailableError(f"{self.path}: the model's own file is still arriving")
-        return BareModel(
-            self.path,
-            self.threads,
-            self.taps,
-            self.tuning,
-            takes_optional=takes_optional,
-            longest_ns=longest_ns,
-        )
-
-    def checked(self, read: ModelFile | None, *, is_awaited: bool) -> BareModel:
-        """Call ``checked_model``; keep the graph if a load that did not keep it ended a worker."""
-        from brisk.segments.model.sources import checked_model
-
-        return checked_model(
-            self.path,
-            self.threads,
-            self.taps,
-            self.tuning,
-            file=read,
-            is_awaited=is_awaited,
-            keeps_graph=not is_awaited,
-        )
 
 
 _ORIGINS = {
@@ -116,7 +53,7 @@ class SegmentSession(Session):
 
     def __init__(
         self,
-        file: _ModelFile,
+        file: OwnFile,
         starting: StartingSegments,
         before_each: BeforeEach | None,
         arrival: ModelArrival | None = None,
@@ -258,7 +195,7 @@ def load_segment_session(
     """Load a CPU session (``load_session``). Raises InvalidModelError if ONNX Runtime refuses."""
     started_ns = clock_ns()
     with without_collections():
-        plain = _ModelFile(path, threads, tapped_values(latest(path)), tuning, copy_at(path))
+        plain = OwnFile(path, threads, tapped_values(latest(path)), tuning, copy_at(path))
         file = plain.cut_as_published()
         source: Source | None = None
         arrival: ModelArrival | None = None
@@ -285,8 +222,8 @@ def load_segment_session(
 
 
 def _arriving(
-    file: _ModelFile,
-    plain: _ModelFile,
+    file: OwnFile,
+    plain: OwnFile,
     copy: LocalCopy,
     reject: Callable[[ArtefactError], None] | None,
 ) -> tuple[Source, ModelArrival]:
@@ -308,7 +245,7 @@ def _arriving(
 
 
 def _form_of_whole(
-    file: _ModelFile, copy: LocalCopy, reject: Callable[[ArtefactError], None]
+    file: OwnFile, copy: LocalCopy, reject: Callable[[ArtefactError], None]
 ) -> tuple[Source | None, ModelArrival | None]:
     """Call ``open_form`` for a model whose own files are here."""
     from brisk.runtime.arrivals.arrival import open_form
@@ -319,7 +256,7 @@ def _form_of_whole(
     return open_form(copy, name, lambda path: MendedModel(path, file, reject))
 
 
-def _prepared(file: _ModelFile, reject: Callable[[ArtefactError], None]) -> MendedModel | None:
+def _prepared(file: OwnFile, reject: Callable[[ArtefactError], None]) -> MendedModel | None:
     """Return the model's prepared form; None if there is none that can be used."""
     prepared_form = find_prepared(file.path, file.taps)
     try:
@@ -330,7 +267,7 @@ def _prepared(file: _ModelFile, reject: Callable[[ArtefactError], None]) -> Mend
 
 
 def _of_sibling(
-    file: _ModelFile, reject: Callable[[ArtefactError], None]
+    file: OwnFile, reject: Callable[[ArtefactError], None]
 ) -> tuple[ModelFile, MendedModel | None]:
     """Return the model's file, read, and another model's form that it can be started by, if any.
 
@@ -344,59 +281,3 @@ def _of_sibling(
     if sibling is None:
         return read, None
     return read, find_form(sibling, lambda path: MendedModel(path, file, reject, sibling))
-
-
-class MendedModel(PreparedModel):
-    """A prepared model whose damaged parts are replaced from the model's own file."""
-
-    def __init__(
-        self,
-        path: Path,
-        file: _ModelFile,
-        reject: Callable[[ArtefactError], None],
-        sibling: Sibling | None = None,
-    ) -> None:
-        super().__init__(path, file.path, file.threads, file.taps, file.tuning, sibling=sibling)
-        self._file = file
-        self._reject = reject
-        self._lock = threading.Lock()
-        self._bare: BareModel | None = None
-
-    def open(self, index: int) -> OrtSession:
-        try:
-            return super().open(index)
-        except ArtefactError as error:
-            return self._mend(error).open(index)
-
-    def open_warm(self, index: int) -> OrtSession | None:
-        if self._bare is not None:
-            return self._bare.open_warm(index)
-        try:
-            return super().open_warm(index)
-        except ArtefactError as error:
-            return self._mend(error).open_warm(index)
-
-    def close(self) -> None:
-        if self._bare is not None:
-            self._bare.close()
-
-    def _mend(self, error: ArtefactError) -> BareModel:
-        """Return the model from its own file. Raises InvalidModelError if the file has changed,
-        and ``error`` if it reports no damage but that memory or files were short."""
-        if is_shortage(error):
-            raise error
-        with self._lock:
-            if not self.wants_artefact:
-                self.wants_artefact = True
-                self._reject(error)
-            if self._bare is None:
-                bare = self._file.open()
-                if bare.plan.segments != self.plan.segments:  # the form has fewer segments
-                    bare = self._file.open(longest_ns=math.inf)
-                if (
-                    not self.is_of(self._file.path, bare.made_of)
-                    or bare.plan.segments != self.plan.segments
-                ):
-                    raise InvalidModelError(f"{self._file.path}: not what it was prepared from")
-                self._bare = bare
-        return self._bare
