@@ -88,9 +88,12 @@ def exchange_attempt(
     model: Path,
     tuning: SessionTuning = SessionTuning(),  # noqa: B008  # immutable
     most_deaths: int = MOST_DEATHS,
+    *,
+    keeps_deaths: bool = False,
 ) -> Iterator[bool]:
     """Open a context around an exchange; it yields whether the exchange may be tried. The model's
-    deaths are forgotten when the exchange has ended, with or without an error.
+    deaths are forgotten when the exchange has ended, with or without an error, unless
+    ``keeps_deaths``: another exchange follows.
 
     If the deaths cannot be read, it may be tried. A load may start with optimised sessions, too:
     if a worker died of that, the next load starts without."""
@@ -107,8 +110,9 @@ def exchange_attempt(
         with ATTEMPTS.under_way(model, bytes.fromhex(note.name)):
             yield True
     finally:
-        with contextlib.suppress(OSError):
-            note.unlink()
+        if not keeps_deaths:
+            with contextlib.suppress(OSError):
+                note.unlink()
 
 
 def end_attempts(page: mmap.mmap, *, has_died: bool) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from brisk.errors import ArtefactError, InvalidModelError, UnavailableError, is_shortage
+from brisk.runtime.sessions.attempts import exchange_attempt
 from brisk.segments.onnxruntime import OrtSession
 from brisk.segments.prepared.form import PreparedModel
 from brisk.segments.sharing import may_have_siblings
@@ -67,8 +68,24 @@ class OwnFile:
             longest_ns=longest_ns,
         )
 
-    def checked(self, read: ModelFile | None, *, is_awaited: bool) -> BareModel:
-        """Call ``checked_model``; keep the graph if a load that did not keep it ended a worker."""
+    def checked(self, read: ModelFile | None) -> BareModel:
+        """Call ``checked_model``. If a load ended a worker, the graph is kept as it is, of a model
+        that answers otherwise then only if that happened MOST_DEATHS times."""
+        from brisk.segments.model.model_file import read_model_file
+        from brisk.segments.model.opening import is_changed_by_optimising
+
+        with exchange_attempt(self.path, self.tuning, most_deaths=1) as may_be_tried:
+            if may_be_tried:
+                return self._checked(read, is_awaited=True, keeps_graph=False)
+        read = read_model_file(self.path) if read is None else read
+        if not is_changed_by_optimising(read):
+            return self._checked(read, is_awaited=False, keeps_graph=True)
+        with exchange_attempt(self.path, self.tuning, keeps_deaths=True) as may_be_tried:
+            return self._checked(read, is_awaited=False, keeps_graph=not may_be_tried)
+
+    def _checked(
+        self, read: ModelFile | None, *, is_awaited: bool, keeps_graph: bool
+    ) -> BareModel:
         from brisk.segments.model.sources import checked_model
 
         return checked_model(
@@ -78,7 +95,7 @@ class OwnFile:
             self.tuning,
             file=read,
             is_awaited=is_awaited,
-            keeps_graph=not is_awaited,
+            keeps_graph=keeps_graph,
         )
 
 

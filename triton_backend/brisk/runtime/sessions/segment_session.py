@@ -214,8 +214,7 @@ def load_segment_session(
         if source is not None and source.origin == "sibling":
             file = plain
         if source is None:
-            with exchange_attempt(path, tuning, most_deaths=1) as may_be_optimised:
-                source = file.checked(read, is_awaited=may_be_optimised)
+            source = file.checked(read)
         starting = start_segments(source, arrival)
     starting.table.recorder.add("parse", EventKind.PARSE, None, started_ns)
     return SegmentSession(file, starting, before_each, arrival)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from enum import Enum
 from functools import partial
 from typing import Any, TypeAlias
@@ -13,12 +13,14 @@ from typing import Any, TypeAlias
 from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
 
 from brisk.errors import BriskError, InvalidModelError, UnavailableError
+from brisk.ort_format import is_ort_format, read_ort_operators
 from brisk.paths import shown
 from brisk.segments.model.extraction import Segment
-from brisk.segments.model.graph_names import names_in_bodies
+from brisk.segments.model.graph_names import names_in_bodies, operators_of
 from brisk.segments.model.model_file import ModelFile
 from brisk.segments.onnxruntime import (
     FOLDER_ENTRY,
+    NEEDS_PACKING,
     OrtSession,
     onnxruntime,
     session_options,
@@ -30,6 +32,12 @@ Provider: TypeAlias = "str | tuple[str, Mapping[str, str]]"
 """An execution provider of ONNX Runtime, with its options if it has any."""
 
 CPU: Provider = "CPUExecutionProvider"
+
+CHANGED_BY_OPTIMISING = frozenset({"DequantizeLinear", NEEDS_PACKING})
+"""Operators with which a segment starts with its warm session, whatever that takes: ONNX Runtime
+computes quantised products on floats until the graph is optimised and the weights are packed, and
+answers differ by several percent.
+"""
 
 _NO_FALLBACK = Setting("session.disable_cpu_ep_fallback", "1")
 """The entry's setting with which a model is refused if its provider does not take all nodes."""
@@ -53,6 +61,19 @@ class Form(Enum):
     OPTIMISED = "optimised"
     """The graph optimised, weights packed for the kernels, all in memory of its own; it takes many
     times as long to make."""
+
+
+def is_changed_by_optimising(file: ModelFile) -> bool:
+    """Whether ONNX Runtime computes the model otherwise until it is optimised."""
+    return not operators_in(file).isdisjoint(CHANGED_BY_OPTIMISING)
+
+
+def operators_in(file: ModelFile) -> Set[str]:
+    """Return a model's operators; of an ONNX file that Brisk does not parse all that optimizing
+    changes."""
+    if file.unread is None:
+        return operators_of(file.proto)
+    return read_ort_operators(file.unread) if is_ort_format(file.unread) else CHANGED_BY_OPTIMISING
 
 
 def open_segment(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Collection, Sequence, Set
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeAlias
@@ -17,7 +17,6 @@ from brisk.errors import ArtefactError, BriskError, InvalidModelError
 from brisk.graph.files.proto import from_type_proto
 from brisk.graph.files.tensors import read_tensor
 from brisk.graph.program import Variable
-from brisk.ort_format import is_ort_format, read_ort_operators
 from brisk.segments.model.cutting import cut_points
 from brisk.segments.model.extraction import Segment, extract, normalise
 from brisk.segments.model.graph_names import (
@@ -27,10 +26,17 @@ from brisk.segments.model.graph_names import (
     operators_of,
 )
 from brisk.segments.model.model_file import ModelFile, read_model_file, unread_file
-from brisk.segments.model.opening import CPU, Form, Provider, open_segment
+from brisk.segments.model.opening import (
+    CHANGED_BY_OPTIMISING,
+    CPU,
+    Form,
+    Provider,
+    open_segment,
+    operators_in,
+)
 from brisk.segments.model.row_tables import row_tables
 from brisk.segments.model.structure import Structure, structure_of
-from brisk.segments.onnxruntime import NEEDS_PACKING, OrtSession, running, shared
+from brisk.segments.onnxruntime import OrtSession, running, shared
 from brisk.segments.sharing import open_structure, with_weights
 from brisk.segments.source import FileBytes, RowTable, SegmentPlan, Source
 from brisk.tuning import SessionTuning
@@ -47,13 +53,6 @@ OPTIMISED_AT_ONCE_NODES, OPTIMISED_AT_ONCE_BYTES = 64, 1 << 19
 takes less time than the first run loses without it. Networks of few nodes on large images took 1.4
 times ONNX Runtime's own start without it, and 0.8 times with it.
 """
-
-CHANGED_BY_OPTIMISING = frozenset({"DequantizeLinear", NEEDS_PACKING})
-"""Operators with which a segment starts with its warm session, whatever that takes: ONNX Runtime
-computes quantised products on floats until the graph is optimised and the weights are packed, and
-answers differ by several percent.
-"""
-
 
 Key: TypeAlias = "tuple[object, ...]"
 """All that a warm session is made from, so that equal ones are shared."""
@@ -92,11 +91,10 @@ class BareModel(Source):
         """
         file = read_model_file(path) if file is None else file
         normalise(file.proto)
-        self.operators: Set[str] = operators_of(file.proto)
-        if file.unread is not None:
-            self.operators = _operators_of_unread(file.unread)
+        self.operators = operators_in(file)
+        is_changed = not self.operators.isdisjoint(CHANGED_BY_OPTIMISING)
         # ONNX Runtime fuses nothing with inputs of a request, which changes its answers
-        takes_optional |= not self.operators.isdisjoint(CHANGED_BY_OPTIMISING)
+        takes_optional |= is_changed
         optional = () if takes_optional else _fix_optional(file.proto.graph)
         self.file = file
         self.made_of = file.stamps
@@ -113,6 +111,12 @@ class BareModel(Source):
         """The functions that wait for a segment's tables, by segment."""
         self._is_awaited = is_awaited
         self._keeps_graph = keeps_graph
+        if keeps_graph:
+            self.remark = "not optimised as it starts, since workers have died of that"
+        if keeps_graph and is_changed:
+            self.remark += (
+                "; its quantised parts answer otherwise than in ONNX Runtime until it is"
+            )
         self.wants_artefact = file.unread is None  # else it is optimised already
         size = path.stat().st_size
         self.weight_bytes = sum(data.nbytes for data in file.files.values()) or size
@@ -350,12 +354,6 @@ def _cut(
         fixed=fixed,
     )
     return segments, plan
-
-
-def _operators_of_unread(file: memoryview) -> Set[str]:
-    """Return the operators of a file that Brisk does not parse: of an ONNX file all that
-    optimizing changes."""
-    return read_ort_operators(file) if is_ort_format(file) else CHANGED_BY_OPTIMISING
 
 
 def _variable(info: ValueInfoProto, is_optional: bool = False) -> Variable:
