@@ -217,6 +217,22 @@ def chain_on_integers(*, hoisted: bool = False, stages: int = 3) -> Quantised:
     return Quantised(graph.model(("n", channels, 6, 6), y, 4), inputs)
 
 
+def called_quantisers(model: onnx.ModelProto, depth: int) -> None:
+    """Let functions, in ``depth`` - 1 others, quantise values and scale them back."""
+    sets, names = [helper.make_opsetid("", 21), helper.make_opsetid("own", 1)], ["a", "b", "c"]
+    for operator in ("QuantizeLinear", "DequantizeLinear"):
+        called, domain = operator, ""
+        for level in range(depth):
+            node = helper.make_node(called, names, ["d"], domain=domain)
+            called, domain = f"{operator}{level}", "own"
+            function = helper.make_function(domain, called, names, ["d"], [node], sets)
+            model.functions.append(function)
+        for node in model.graph.node:
+            if node.op_type == operator and not node.attribute:
+                node.op_type, node.domain = called, domain
+    model.opset_import.append(sets[1])
+
+
 def _cases() -> Iterator[tuple[str, Callable[[], Quantised]]]:
     for kind, offset in product(LIMITS, (False, True)):
         words = f"{TensorProto.DataType.Name(kind)}{'-offset' * offset}"

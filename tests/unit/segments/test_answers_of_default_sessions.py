@@ -28,6 +28,7 @@ from support.models.quantised_models import (
     CASES,
     Quantised,
     QuantisedGraph,
+    called_quantisers,
     chain_on_integers,
     layers_of_four_bits,
     product_of,
@@ -92,6 +93,21 @@ def test_in_several_segments_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     case = chain_on_integers()
     path = written(case, tmp_path)
     assert len(BareModel(path, THREADS).segments) > 1
+    assert_alike(path, case)
+
+
+@pytest.mark.usefixtures("short_segments")
+@pytest.mark.parametrize("depth", [1, 2])
+def test_in_several_segments_where_functions_quantise(
+    depth: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cutting, "MOST_LOSS", 9)
+    case = chain_on_integers()
+    called_quantisers(case.model, depth)
+    path = written(case, tmp_path)
+    made = {name for node in case.model.graph.node if node.domain for name in node.output}
+    for segment in BareModel(path, THREADS, longest_ns=0).segments:
+        assert made.isdisjoint(segment.spec.inputs)
     assert_alike(path, case)
 
 

@@ -17,6 +17,7 @@ from onnx import GraphProto, ModelProto, TensorProto, TypeProto
 
 from brisk.segments.model.graph_names import (
     NodeNames,
+    calls_of,
     is_in_order,
     live_values,
     names_of,
@@ -76,7 +77,8 @@ _FUSED_BEHIND = frozenset(
 _QUANTISES, _SCALES_BACK = "QuantizeLinear", "DequantizeLinear"
 """The operators of quantised models. ONNX Runtime computes on integers what stands between the
 second and the first, wherever they stand: neither what the first reads nor what the second makes
-crosses a boundary. What is quantised may: a cut stands between the first and the second.
+crosses a boundary. What is quantised may: a cut stands between the first and the second. A node
+whose body or function has one of them counts as both.
 """
 
 _READ_BLOCKED = frozenset(
@@ -150,14 +152,14 @@ def cut_points(
     if assumed is None:
         types = value_types(typed.graph)
         if longest_ns <= 0:
-            ends = [*(each.position for each in boundaries_of(typed.graph, names, types)), count]
+            ends = [*(each.position for each in boundaries_of(typed, names, types)), count]
             return [NodeSpan(start, stop, 0.0) for start, stop in pairwise([0, *ends])], typed
         times_ns = node_times_ns(model.graph, names, types)
     total_ns = sum(times_ns)
     forced = _tapped(typed.graph, types, taps)
     spans = [NodeSpan(0, count, total_ns)]
     if total_ns > longest_ns:
-        boundaries = list(boundaries_of(typed.graph, names, types))
+        boundaries = list(boundaries_of(typed, names, types))
         spans = _spans(times_ns, boundaries, longest_ns, MOST_LOSS * total_ns)
     return (_with_forced(spans, times_ns, forced, longest_ns) if forced else spans), typed
 
@@ -249,16 +251,16 @@ def _cheapest(
 
 
 def boundaries_of(
-    graph: GraphProto, names: NodeNames, types: Mapping[str, TypeProto]
+    model: ModelProto, names: NodeNames, types: Mapping[str, TypeProto]
 ) -> Iterator[Boundary]:
-    """Yield, in order, the boundaries that only tensors of known types cross.
+    """Yield, in order, the boundaries of the graph that only tensors of known types cross.
 
     A value that follows from weights alone crosses none: ONNX Runtime computes it once, when it
     loads the segment that reads it.
     """
     live = {
         info.name: None
-        for info in graph.input
+        for info in model.graph.input
         if info.name not in names.constants and info.name in names.last_use
     }
     dying: dict[int, list[str]] = {}
@@ -269,11 +271,12 @@ def boundaries_of(
     producers: dict[str, str] = {}
     is_convolutional = not CONVOLUTIONS.isdisjoint(names.operators)
     last_plain = _last_plain_uses(names) if is_convolutional else {}
+    calls = calls_of(model, (_QUANTISES, _SCALES_BACK))
     quantised = {
         name
-        for operator, reads in zip(names.operators, names.reads, strict=True)
-        if operator == _QUANTISES
-        for name in reads[:1]
+        for position, reads in enumerate(names.reads)
+        if names.operators[position] == _QUANTISES or position in calls
+        for name in (reads if position in calls else reads[:1])
     }
     folded = set(names.constants)
     for position, operator in enumerate(names.operators):
@@ -305,7 +308,7 @@ def boundaries_of(
         for name in names.makes[position]:
             if name in names.last_use:
                 live[name] = None
-                producers[name] = operator
+                producers[name] = _SCALES_BACK if position in calls else operator
         for name in dying.get(position, ()):
             live.pop(name, None)
 

@@ -41,6 +41,31 @@ def operators_of(model: ModelProto) -> set[str]:
     return operators
 
 
+def calls_of(model: ModelProto, operators: Collection[str]) -> set[int]:
+    """Return the positions of the nodes in whose bodies or functions one of ``operators`` stands,
+    at any depth."""
+    functions: set[tuple[str, str]] = set()
+
+    def is_call(node: NodeProto) -> bool:
+        if (node.domain, node.op_type) in functions:
+            return True
+        if node.op_type not in WITH_BODIES and node.domain in ("", "ai.onnx"):
+            return False
+        bodies = (body for each in node.attribute for body in bodies_of(each))
+        return any(is_one(inner) for body in bodies for inner in body.node)
+
+    def is_one(node: NodeProto) -> bool:
+        return node.op_type in operators or is_call(node)
+
+    while True:
+        found = {
+            (each.domain, each.name) for each in model.functions if any(map(is_one, each.node))
+        }
+        if found == functions:
+            return {place for place, node in enumerate(model.graph.node) if is_call(node)}
+        functions = found
+
+
 def nested_nodes(model: ModelProto) -> Iterator[NodeProto]:
     """Yield the nodes of bodies and functions."""
     for function in model.functions:

@@ -49,7 +49,7 @@ def late_cut(file: ModelFile) -> str:
     elapsed = list(accumulate(node_times_ns(graph, names, types), initial=0.0))
     come = list(accumulate(_weight_bytes(file), initial=0.0))
     last = spans[-1].start
-    costs = {each.position: each.cost_ns for each in boundaries_of(typed.graph, names, types)}
+    costs = {each.position: each.cost_ns for each in boundaries_of(typed, names, types)}
     best, least_ns = "", _late_ns(elapsed, come, spans[-2].start if len(spans) > 1 else 0, last)
     least_ns -= LEAST_GAIN * elapsed[-1]
     for value, position in single_values(graph).items():
