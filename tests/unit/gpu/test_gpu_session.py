@@ -129,6 +129,39 @@ def test_a_model_that_cannot_be_loaded_is_refused_by_name(tmp_path: Path) -> Non
         load_gpu_session(path)
 
 
+@pytest.mark.parametrize("failing", ["BareModel", "open_warm_program"])
+def test_loads_that_fail_give_their_streams_back(
+    failing: str, model: Path, device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the model, of its twin with optional inputs, and of the twins whose runs are captured."""
+    streams: list[Stream] = []
+    real = device.borrow
+
+    def borrow() -> Stream:
+        streams.append(real())
+        return streams[-1]
+
+    def fails(*given: object, **options: object) -> None:
+        raise InvalidModelError("it cannot be opened")
+
+    monkeypatch.setattr(device, "borrow", borrow)
+    monkeypatch.setattr(gpu_session, "_PLANNED", frozenset({"Mul"}))
+    session = load_gpu_session(model)
+    lent = len(streams)
+    given_back: list[Stream] = []
+    monkeypatch.setattr(device, "give_back", given_back.append)
+    monkeypatch.setattr(gpu_session, failing, fails)
+    for _ in range(2):
+        with pytest.raises(InvalidModelError, match="it cannot be opened"):
+            load_gpu_session(model)
+        with pytest.raises(InvalidModelError, match="it cannot be opened"):
+            session.start({"x": ROWS, "scale": np.array([5.0], np.float32)}, ["y"])
+        with pytest.raises(InvalidModelError, match="it cannot be opened"):
+            session.network._open_another()
+    assert given_back == streams[lent:]
+    assert len(given_back) == 6
+
+
 def test_a_model_that_lost_the_device_twice_is_not_captured_any_more(
     model: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

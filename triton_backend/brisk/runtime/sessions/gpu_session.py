@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from brisk.artefacts.content import is_same_content, note_digests
 from brisk.errors import InvalidModelError
+from brisk.gpu.device import Device
 from brisk.gpu.driver import CudaError, Stream
 from brisk.gpu.network import CapturedNetwork, CapturedRun, Instance
 from brisk.ownership import make_private
@@ -138,28 +139,25 @@ def _open(path: Path, tuning: SessionTuning, *, takes_optional: bool) -> OpenedN
     device = gpu()
     device.context.enter()
 
-    def open_one() -> tuple[SegmentProgram, BareModel, Instance]:
-        stream = device.borrow()
-        provider = provider_on(device.ordinal, stream, tuning.cuda)
-        source = BareModel(
-            path,
-            1,
-            tuning=tuning,
-            longest_ns=math.inf,
-            provider=provider,
-            takes_optional=takes_optional,
-        )
-        program = open_warm_program(source)
+    def open_one(first: BareModel | None = None) -> tuple[SegmentProgram, BareModel, Instance]:
+        with _lent_stream(device) as stream:
+            source = BareModel(
+                path,
+                1,
+                tuning=tuning,
+                longest_ns=math.inf,
+                provider=provider_on(device.ordinal, stream, tuning.cuda),
+                takes_optional=takes_optional,
+            )
+            if first is not None and not first.is_of(path, source.made_of):
+                raise InvalidModelError(f"{path} has changed since it was loaded")
+            program = open_warm_program(source)
         (segment,) = program.segments
         run = partial(run_serially, program)
         return program, source, Instance(segment.session.session, stream, run)
 
     def open_another() -> Instance:
-        _, other, instance = open_one()
-        if not source.is_of(path, other.made_of):
-            device.give_back(instance.stream)
-            raise InvalidModelError(f"{path} has changed since it was loaded")
-        return instance
+        return open_one(source)[2]
 
     program, source, first = open_one()
     (segment,) = program.segments
@@ -173,6 +171,17 @@ def _open(path: Path, tuning: SessionTuning, *, takes_optional: bool) -> OpenedN
         may_capture=set(program.outputs) <= set(segment.outputs) and _may_be_captured(path),
     )
     return OpenedNetwork(program, network, source.made_of)
+
+
+@contextlib.contextmanager
+def _lent_stream(device: Device) -> Iterator[Stream]:
+    """Lend a stream, which is given back if the block raises."""
+    stream = device.borrow()
+    try:
+        yield stream
+    except BaseException:
+        device.give_back(stream)
+        raise
 
 
 MOST_LOSSES = 2
