@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -133,5 +134,9 @@ REPLACE: Mapping[str, Callable[[Path, float], None]] = {
 
 def settled(path: Path) -> Path:
     """Return the path of a file once a later change of it shows in its times."""
-    wait_until(lambda: is_settled(stamp_of(path.stat())), "the file's times to tell")
+
+    def tells() -> bool:
+        return is_settled(stamp_of(path.stat()), time.time_ns())
+
+    wait_until(tells, "the file's times to tell")
     return path

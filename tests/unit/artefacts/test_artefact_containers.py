@@ -131,7 +131,7 @@ def settled(path: Path, compared: list[int]) -> Path:
     from ``compared``.
     """
     compared.clear()
-    while not is_settled(stamp_of(path.stat())):
+    while not is_settled(stamp_of(path.stat()), time.time_ns()):
         time.sleep(0.01)
     return path
 

@@ -24,6 +24,7 @@ from brisk.artefacts.content import (
     written_since,
 )
 from brisk.errors import ArtefactError, InvalidModelError
+from brisk.paths import stamp_of
 from brisk.segments.model.sources import BareModel
 from support.models.segment_models import chain
 from support.runtime.external_data import LOCATION, settled, write_external, write_in_place
@@ -171,6 +172,42 @@ def test_a_file_written_just_now_is_read_again(
     for _ in range(2):
         content_of(model, [ITSELF])
     assert sizes == [5, 5]
+
+
+def test_a_file_that_was_written_just_before_it_is_read_is_read_again(
+    tmp_path: Path, sizes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long reading it takes: another write may come meanwhile."""
+    model = tmp_path / "model.onnx"
+    model.write_bytes(b"first")
+    digest, clock = content.digest_of_file, [0]
+
+    def slow(descriptor: int, size: int) -> str:
+        clock[0] += 10**9
+        return digest(descriptor, size)
+
+    monkeypatch.setattr(content, "digest_of_file", slow)
+    monkeypatch.setattr(content.time, "time_ns", lambda: clock[0])
+    for _ in range(2):
+        clock[0] = model.stat().st_ctime_ns + 1
+        content_of(model, [ITSELF])
+    assert sizes == [5, 5]
+
+
+def test_where_files_have_whole_seconds_a_digest_is_noted_only_after_two(
+    tmp_path: Path, sizes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tmp_path / "model.onnx"
+    model.write_bytes(b"first")
+    second_ns = 1_700_000_000 * 10**9
+    stamp = [5, second_ns, second_ns, *stamp_of(model.stat())[3:]]
+    monkeypatch.setattr(content, "stamp_of", lambda status: list(stamp))
+    now_ns = second_ns
+    monkeypatch.setattr(content.time, "time_ns", lambda: now_ns)
+    for age_ns, reads in ((10**9, 1), (2 * 10**9, 2), (2 * 10**9 + 1, 3), (3 * 10**9, 3)):
+        now_ns = second_ns + age_ns
+        content_of(model, [ITSELF])
+        assert sizes == [5] * reads
 
 
 @pytest.mark.parametrize("text", ["", "[", "[]", "[3, 4]", '[[5], "0", [[]]]', '{"a": 1}', "null"])

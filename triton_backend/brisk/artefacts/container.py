@@ -24,6 +24,7 @@ import mmap
 import os
 import struct
 import threading
+import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -94,6 +95,7 @@ class Container:
             manifest = self._manifest(size, environment)
             self.content: Any = manifest.get("content")
             self._blobs = self._places(manifest.get("blobs"), size)
+            self._taken_ns = time.time_ns()
             self._status = os.fstat(file.fileno())
             self.is_kept = is_kept(self._status)
             """Whether it is a file of a copy, whose bytes may still arrive (``brisk.copies``)."""
@@ -126,7 +128,7 @@ class Container:
         checksums = (self._blobs[each].checksum for each in list(self._unseen))
         if not self._is_noted and all(len(each) == _DIGITS for each in checksums):
             self._is_noted = True
-            store.note_verified(self.path, self._status)
+            store.note_verified(self.path, self._status, self._taken_ns)
 
     def vouch_for(self, number: int) -> None:
         """Count a blob as verified: its content was compared with a digest elsewhere."""

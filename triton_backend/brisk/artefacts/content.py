@@ -13,6 +13,7 @@ import contextlib
 import hashlib
 import json
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -256,6 +257,7 @@ _MOST_CTIMES = 16
 
 def _digest(file: BinaryIO, environment: Mapping[str, str]) -> tuple[str, Stamp]:
     """Return the digest, 32 hexadecimal digits, and the stamp before reading. Raises OSError."""
+    taken_ns = time.time_ns()
     stamp = stamp_of(os.fstat(file.fileno()))
     if (listed := _listed(file, environment)) is not None:
         return listed.digest, stamp
@@ -264,7 +266,7 @@ def _digest(file: BinaryIO, environment: Mapping[str, str]) -> tuple[str, Stamp]
     if stamp[_CTIME] in ctimes[-1:]:
         return known, stamp
     digest = digest_of_file(file.fileno(), stamp[0])
-    if store.is_settled(stamp):
+    if store.is_settled(stamp, taken_ns):
         ctimes = [*(ctimes if digest == known else ()), stamp[_CTIME]][-_MOST_CTIMES:]
         text = json.dumps([stamp, digest, ctimes]).encode()
         with contextlib.suppress(OSError):  # nothing can be written: it is read again next time

@@ -14,7 +14,6 @@ import hashlib
 import json
 import os
 import platform
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
@@ -24,6 +23,9 @@ from brisk.settings import cache_directory
 
 RACY_NS = 50_000_000
 """The age of a change below which a file may change again without its times showing it."""
+
+RACY_SECONDS_NS = 2_000_000_000
+"""The same on a file system that keeps whole seconds, or every other one."""
 
 VERIFIED = ".verified"
 """The suffix of the note next to an artefact that all its weights were compared."""
@@ -36,9 +38,15 @@ def artefacts_directory(environment: Mapping[str, str] = os.environ) -> Path:
     return cache_directory(environment) / "artefacts"
 
 
-def is_settled(stamp: Stamp) -> bool:
-    """Whether every later change of the file will show in its stamp."""
-    return time.time_ns() - max(stamp[1], stamp[2]) > RACY_NS
+def is_settled(stamp: Stamp, taken_ns: int) -> bool:
+    """Whether every change of the file will show in its stamp that comes after ``taken_ns``, when
+    the stamp was about to be taken."""
+    racy_ns = RACY_SECONDS_NS if has_whole_seconds(stamp) else RACY_NS
+    return taken_ns - max(stamp[1], stamp[2]) > racy_ns
+
+
+def has_whole_seconds(stamp: Stamp) -> bool:
+    return all(time_ns % 10**9 == 0 for time_ns in stamp[1:3])
 
 
 def publish(
@@ -117,12 +125,13 @@ def is_verified(artefact: Path, status: os.stat_result) -> bool:
     return noted is not None and noted == _verified(status)
 
 
-def note_verified(artefact: Path, status: os.stat_result) -> None:
-    """Note that all weights of the artefact were compared. ``status``: the file's, before that.
+def note_verified(artefact: Path, status: os.stat_result, taken_ns: int) -> None:
+    """Note that all weights of the artefact were compared. ``status``: the file's before that, at
+    ``taken_ns``.
 
     Nothing is noted if the file changed just now, or if nothing can be written.
     """
-    if is_settled(stamp_of(status)):
+    if is_settled(stamp_of(status), taken_ns):
         text = json.dumps(_verified(status)).encode()
         with contextlib.suppress(OSError):
             note = artefact.with_suffix(VERIFIED)

@@ -11,11 +11,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from brisk.artefacts.content import is_among_copies
+from brisk.artefacts.store import has_whole_seconds, is_settled
 from brisk.errors import ArtefactError, InvalidModelError, UnavailableError
 from brisk.exits.files.versions import CACHES_SUFFIX, REFERENCE_SUFFIX
 from brisk.paths import Stamp, is_kept, stamp_of, version_folder
@@ -36,8 +38,10 @@ def identity_of(path: str, tuning: SessionTuning = SessionTuning()) -> str:  # n
     may be made of, the entry's tuning, and the state of the operators' libraries.
 
     Learned caches are left out: they change under a session and are checked against the model.
+    The text is equal to no other one if a file may change without its stamp showing it.
     Raises InvalidModelError if there is no such file.
     """
+    taken_ns = time.time_ns()
     try:
         os.stat(path)
         folder = version_folder(Path(path))
@@ -47,7 +51,11 @@ def identity_of(path: str, tuning: SessionTuning = SessionTuning()) -> str:  # n
         raise InvalidModelError(f"model file {path!r} cannot be read: {error}") from error
     # external data is searched next to the path; links to one file need not lie in one folder
     place = os.path.realpath(os.path.dirname(path)), os.path.realpath(path)
-    own = "" if tuning == SessionTuning() else f":{tuning}:{list(_libraries(tuning))}"
+    libraries = list(_libraries(tuning))
+    own = "" if tuning == SessionTuning() else f":{tuning}:{libraries}"
+    stamps = (*libraries, *(stamp for _, stamps in files for stamp in stamps))
+    if any(has_whole_seconds(each) and not is_settled(each, taken_ns) for each in stamps):
+        own += f":{os.urandom(NOTE_BYTES).hex()}"
     return f"{place}:{files}{own}"
 
 
