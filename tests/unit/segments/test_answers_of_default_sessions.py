@@ -129,9 +129,12 @@ def test_where_a_worker_has_died_of_it_the_graph_is_kept(tmp_path: Path) -> None
     assert source.open_warm(0) is not None
 
 
-def test_quantised_weights_that_requests_may_give_are_not_fused(tmp_path: Path) -> None:
-    """ONNX Runtime's own session does not either."""
-    case = product_of("MatMul", TensorProto.INT8, 64, 32, 0, offset=False)
+@pytest.mark.parametrize("kind", [TensorProto.INT8, TensorProto.INT4])
+def test_quantised_weights_that_the_model_lists_as_inputs_are_not_fused(
+    kind: int, tmp_path: Path
+) -> None:
+    """ONNX Runtime's own session does not either, whether requests can give them or not."""
+    case = product_of("MatMul", kind, 64, 32, 0, offset=False)
     for tensor in case.model.graph.initializer:
         shape = list(tensor.dims)
         given = helper.make_tensor_value_info(tensor.name, tensor.data_type, shape)

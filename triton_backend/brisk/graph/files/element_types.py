@@ -8,6 +8,8 @@ import numpy as np
 
 STRING = 8
 COMPLEX = frozenset({14, 15})
+GIVEN = frozenset(range(1, 17)) - COMPLEX
+"""The types that a request can give: those for which Triton has a datatype."""
 PACKED_BITS = {21: 4, 22: 4, 23: 4, 25: 2, 26: 2}
 """The bits of an element, for the types of which a byte holds several."""
 PACKED = frozenset(PACKED_BITS)

@@ -53,20 +53,24 @@ class OwnFile:
         is_plain = not self.taps and tuning.keeps_answers and tuning.shares_structures
         return is_plain and may_have_siblings()
 
-    def open(self, *, takes_optional: bool = False, longest_ns: float | None = None) -> BareModel:
+    def open(self, longest_ns: float | None = None) -> BareModel:
         """Return the file's ``BareModel``. Raises UnavailableError if it is still arriving."""
         from brisk.segments.model.sources import BareModel
 
+        self._check_whole()
+        return BareModel(self.path, self.threads, self.taps, self.tuning, longest_ns=longest_ns)
+
+    def open_taking_optional(self) -> BareModel:
+        """Return the model, cut or not, for requests that give inputs which have a default. Raises
+        UnavailableError if the file is still arriving."""
+        from brisk.segments.model.sources import checked_model
+
+        self._check_whole()
+        return checked_model(self.path, self.threads, self.taps, self.tuning, takes_optional=True)
+
+    def _check_whole(self) -> None:
         if self.is_arriving:
             raise UnavailableError(f"{self.path}: the model's own file is still arriving")
-        return BareModel(
-            self.path,
-            self.threads,
-            self.taps,
-            self.tuning,
-            takes_optional=takes_optional,
-            longest_ns=longest_ns,
-        )
 
     def checked(self, read: ModelFile | None) -> BareModel:
         """Call ``checked_model``. If a load ended a worker, the graph is kept as it is, of a model

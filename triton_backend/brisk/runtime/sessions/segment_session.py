@@ -165,7 +165,7 @@ class SegmentSession(Session):
 
         Raises BriskError."""
         if self._taking_optional is None:
-            bare = self._file.open(takes_optional=True)
+            bare = self._file.open_taking_optional()
             if not self.starting.source.is_of(self.path, bare.made_of):
                 raise InvalidModelError(f"{self.path} has changed since it was loaded")
             self._taking_optional = start_segments(bare).program

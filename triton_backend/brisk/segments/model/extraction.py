@@ -75,7 +75,8 @@ def extract(
     """
     graph = model.graph
     if len(spans) == 1:
-        inputs = tuple(info.name for info in graph.input)
+        constants = constants_of(graph)
+        inputs = tuple(info.name for info in graph.input if info.name not in constants)
         outputs = tuple(info.name for info in graph.output)
         return [Segment(SegmentSpec(0, inputs, outputs, (), _words(graph, spans[0])), model)]
     names = names or names_of(graph)
@@ -99,8 +100,11 @@ def extract(
         proto.sparse_initializer.extend(t for name, t in sparse.items() if name in read)
         if spec.index:
             proto.input.extend(_info(name, types) for name in spec.inputs)
-        else:
-            proto.input.extend(info for info in graph.input if info.name in read)
+        proto.input.extend(
+            info
+            for info in graph.input
+            if info.name in read and (info.name in names.constants or not spec.index)
+        )
         proto.output.extend(_info(name, all_types) for name in spec.outputs)
         makes = set(chain.from_iterable(names.makes[span.start : span.stop]))
         proto.value_info.extend(info for info in graph.value_info if info.name in makes)
@@ -113,7 +117,7 @@ def _pieces(
 ) -> Iterator[tuple[SegmentSpec, NodeSpan, Collection[str]]]:
     """Yield each span with its boundary tensors, as a spec, and the names that its nodes read."""
     last_use = names.last_use
-    produced = [info.name for info in graph.input]
+    produced = [info.name for info in graph.input if info.name not in names.constants]
     for index, span in enumerate(spans):
         makes = dict.fromkeys(chain.from_iterable(names.makes[span.start : span.stop]))
         reads = set(chain.from_iterable(names.reads[span.start : span.stop]))

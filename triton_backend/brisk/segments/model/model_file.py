@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 from google.protobuf.message import DecodeError
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
 from brisk.artefacts.content import ITSELF
 from brisk.errors import InvalidModelError
-from brisk.graph.files.element_types import PACKED, PACKED_BITS, dtype_of_element
+from brisk.graph.files.element_types import GIVEN, PACKED, PACKED_BITS, dtype_of_element
 from brisk.graph.files.mapping import MappedFile, map_file
-from brisk.graph.files.tensors import external_range
+from brisk.graph.files.tensors import external_range, read_tensor
 from brisk.graph.files.wire_format import MalformedMessage, detach_large_tensors
 from brisk.ort_format import is_ort_format, read_ort_signature
 from brisk.paths import Stamp, find_inside, shown
@@ -121,7 +121,8 @@ def read_model_file(path: Path) -> ModelFile:
 
 
 def unread_file(path: Path) -> ModelFile:
-    """Return a model whose file ONNX Runtime reads itself; its inputs are those without a default.
+    """Return a model whose file ONNX Runtime reads itself; it has the defaults of optional inputs,
+    which requests may give as well.
 
     Raises InvalidModelError like ``read_model_file``, and if ONNX Runtime would open other files.
     """
@@ -129,11 +130,40 @@ def unread_file(path: Path) -> ModelFile:
     if file.unread is not None or set(file.files) != {path.name}:
         raise InvalidModelError(f"{path}: ONNX Runtime is not to open other files by itself")
     graph = file.proto.graph
-    constants = constants_of(graph)
-    inputs = [info for info in graph.input if info.name not in constants]
-    shell = helper.make_graph([], graph.name or path.stem, inputs, list(graph.output))
+    sparse = {each.values.name for each in graph.sparse_initializer}
+    inputs = [info for info in graph.input if info.name not in sparse]
+    names = {info.name for info in inputs}
+    defaults = [tensor for tensor in graph.initializer if tensor.name in names]
+    shell = helper.make_graph([], graph.name or path.stem, inputs, list(graph.output), defaults)
+    weights = {name: weight for name, weight in file.weights.items() if name in names}
     unread = file.files[path.name]
-    return replace(file, proto=helper.make_model(shell), weights={}, files={}, unread=unread)
+    proto = helper.make_model(shell, ir_version=file.proto.ir_version)
+    return replace(file, proto=proto, weights=weights, files={}, unread=unread)
+
+
+def is_given(info: ValueInfoProto) -> bool:
+    """Whether a request can give an input of this type."""
+    return info.type.tensor_type.elem_type in GIVEN
+
+
+def take_defaults(file: ModelFile) -> dict[str, np.ndarray]:
+    """Remove the defaults of optional inputs from ``file.proto``, and return them by name, for
+    frames. Those of types that no request can give stay: the inputs are constants, which ONNX
+    Runtime fuses with nothing."""
+    graph = file.proto.graph
+    optional = {info.name for info in graph.input if is_given(info)} & constants_of(graph)
+    if not optional:
+        return {}
+    defaults = {}
+    for tensor in graph.initializer:
+        if tensor.name in optional:
+            weight = file.weights.get(tensor.name)
+            raw = None if weight is None else weight.data.data
+            defaults[tensor.name] = np.array(read_tensor(tensor, raw))
+    remaining = [tensor for tensor in graph.initializer if tensor.name not in optional]
+    del graph.initializer[:]
+    graph.initializer.extend(remaining)
+    return defaults
 
 
 def _with_weights(

@@ -142,7 +142,9 @@ def _make_session(
         uses_memory_pattern=is_warm,  # a block for the second run, then another session's
     )
     held: list[Any] = []
-    if is_warm and provider == CPU:
+    if file.unread is not None:
+        model = bytes(file.unread)  # with all its weights
+    elif is_warm and provider == CPU:
         file.give_weights(options, proto.graph)
     else:
         in_place = [each.name for each in proto.graph.initializer if each.name in file.weights]
@@ -155,7 +157,8 @@ def _make_session(
         if len(held) < len(in_place):
             file.give_to(options)
     options.add_session_config_entry(FOLDER_ENTRY, str(file.path.parent))
-    model = proto.SerializeToString() if file.unread is None else bytes(file.unread)
+    if file.unread is None:
+        model = proto.SerializeToString()
     is_alone = provider == CPU or _NO_FALLBACK in tuning.settings
     providers = [provider] if is_alone else [provider, CPU]
     session = onnxruntime().InferenceSession(model, options, providers=providers)

@@ -9,13 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeAlias
 
-import numpy as np
 from onnx import GraphProto, ModelProto, ValueInfoProto
 
 from brisk.artefacts import content
 from brisk.errors import ArtefactError, BriskError, InvalidModelError
 from brisk.graph.files.proto import from_type_proto
-from brisk.graph.files.tensors import read_tensor
 from brisk.graph.program import Variable
 from brisk.segments.model.cutting import cut_points
 from brisk.segments.model.extraction import Segment, extract, normalise
@@ -25,7 +23,13 @@ from brisk.segments.model.graph_names import (
     names_of,
     operators_of,
 )
-from brisk.segments.model.model_file import ModelFile, read_model_file, unread_file
+from brisk.segments.model.model_file import (
+    ModelFile,
+    is_given,
+    read_model_file,
+    take_defaults,
+    unread_file,
+)
 from brisk.segments.model.opening import (
     CHANGED_BY_OPTIMISING,
     CPU,
@@ -94,7 +98,7 @@ class BareModel(Source):
         self.operators = operators_in(file)
         is_changed = not self.operators.isdisjoint(CHANGED_BY_OPTIMISING)
         # ONNX Runtime fuses nothing with inputs of a request, which changes its answers
-        takes_optional |= is_changed
+        takes_optional |= is_changed and file.unread is None
         optional = () if takes_optional else _fix_optional(file.proto.graph)
         self.file = file
         self.made_of = file.stamps
@@ -288,6 +292,7 @@ def checked_model(
     tuning: SessionTuning = SessionTuning(),  # noqa: B008  # immutable
     *,
     file: ModelFile | None = None,
+    takes_optional: bool = False,
     is_awaited: bool = False,
     keeps_graph: bool = False,
 ) -> BareModel:
@@ -305,6 +310,7 @@ def checked_model(
             taps,
             tuning,
             file=file,
+            takes_optional=takes_optional,
             is_awaited=is_awaited,
             keeps_graph=keeps_graph,
         )
@@ -321,7 +327,8 @@ def checked_model(
                 raise
             first = error
     try:
-        whole = BareModel(path, threads, (), tuning, file=unread_file(path))
+        unread = unread_file(path)
+        whole = BareModel(path, threads, (), tuning, file=unread, takes_optional=takes_optional)
         whole.check()
     except BriskError:
         raise first from None
@@ -343,11 +350,16 @@ def _cut(
     """
     names = names_of(file.proto.graph)
     spans, typed = cut_points(file.proto, size_bytes, longest_ns, taps, names)
-    defaults = _take_defaults(file.proto, file)
+    defaults = take_defaults(file)
     segments = extract(file.proto, spans, typed, None if defaults else names)
+    constants = constants_of(file.proto.graph)
     plan = SegmentPlan(
         name=typed.graph.name,
-        inputs=tuple(_variable(info, info.name in defaults) for info in typed.graph.input),
+        inputs=tuple(
+            _variable(info, info.name in defaults)
+            for info in typed.graph.input
+            if info.name not in constants
+        ),
         outputs=tuple(map(_variable, typed.graph.output)),
         segments=tuple(each.spec for each in segments),
         defaults=defaults,
@@ -361,32 +373,14 @@ def _variable(info: ValueInfoProto, is_optional: bool = False) -> Variable:
 
 
 def _fix_optional(graph: GraphProto) -> tuple[Variable, ...]:
-    """Remove the inputs that have a default, and return them: they are constants from now on."""
+    """Remove the inputs that have a default, which are constants from now on. Return those that a
+    request could give."""
     constants = constants_of(graph)
     infos = [info for info in graph.input if info.name in constants]
     if not infos:
         return ()
     remaining = [info for info in graph.input if info.name not in constants]
-    variables = tuple(_variable(info, True) for info in infos)
+    variables = tuple(_variable(info, True) for info in infos if is_given(info))
     del graph.input[:]
     graph.input.extend(remaining)
     return variables
-
-
-def _take_defaults(model: ModelProto, file: ModelFile) -> dict[str, np.ndarray]:
-    """Remove the defaults of optional inputs from the model, and return them by name, for
-    frames."""
-    graph = model.graph
-    optional = {info.name for info in graph.input} & constants_of(graph)
-    if not optional:
-        return {}
-    defaults = {}
-    for tensor in graph.initializer:
-        if tensor.name in optional:
-            weight = file.weights.get(tensor.name)
-            raw = None if weight is None else weight.data.data
-            defaults[tensor.name] = np.array(read_tensor(tensor, raw))
-    remaining = [tensor for tensor in graph.initializer if tensor.name not in optional]
-    del graph.initializer[:]
-    graph.initializer.extend(remaining)
-    return defaults

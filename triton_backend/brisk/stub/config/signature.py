@@ -175,6 +175,8 @@ def _graph(data: memoryview) -> _Stated:
     for value in fields[11]:
         name = _text(value, 1)
         element, sizes = _value(name, value)
+        if name in initialised and element not in _ELEMENT_NAMES:
+            continue  # no request can give it: a constant
         inputs[name] = _kind(name, element, sizes, is_optional=name in initialised)
         if name not in initialised and sizes:
             batches.add(sizes[0])
