@@ -55,6 +55,8 @@ def strike(index):
         signal.raise_signal(11)  # in this thread: else the load may end before another dies
     elif word.startswith("fail"):
         raise ValueError("injected")
+    elif word.startswith("short"):
+        raise MemoryError
     elif word.startswith("hang") and threading.current_thread() is not threading.main_thread():
         time.sleep(3600)
     elif word.startswith("slow"):
@@ -290,6 +292,33 @@ def test_a_model_whose_exchange_ends_every_worker_is_served_as_it_started(
             assert worker_of(faulty_place) == worker
     finally:
         fault.unlink()
+
+
+def test_a_model_that_memory_was_short_for_is_served_once_there_is_enough(
+    faulty_place: RuntimePaths, other: RuntimeClient, chain: tuple[Path, np.ndarray], fault: Path
+) -> None:
+    path, expected = chain
+    description = describe(path)
+
+    def is_settled() -> bool:
+        with contextlib.suppress(BriskError), Observer(faulty_place, Role.FOREGROUND) as observer:
+            models = observer.status().models
+            return any(model.name == description.name and model.is_settled for model in models)
+        return False
+
+    fault.write_text("short!")
+    with opened(faulty_place, description) as connection:
+        worker = worker_of(faulty_place)
+        for _ in range(2):
+            error = submit(connection, ROWS)[1].wait().error
+            assert isinstance(error, UnavailableError), error
+            assert "not enough memory" in str(error)
+        _assert_others_are_served(other)
+        fault.unlink()
+        np.testing.assert_allclose(infer(connection, ROWS), expected, rtol=1e-4, atol=1e-5)
+        wait_until(is_settled, "kernels that stay", 60.0)
+        np.testing.assert_allclose(infer(connection, ROWS), expected, rtol=1e-4, atol=1e-5)
+        assert worker_of(faulty_place) == worker
 
 
 def _load_and_ask(place: RuntimePaths, path: Path) -> None:
