@@ -135,12 +135,11 @@ def is_same_content(
     }:
         return False
     content_of(model, present, environment)  # notes the digests if files are still as ``present``
-    notes = {name: _note_of(stamp, environment) for name, stamp in present.items()}
-    return all(
-        before[name] == stamp
-        or {before[name][_CTIME], stamp[_CTIME]} <= {*_ctimes_in(notes[name], stamp)}
-        for name, stamp in present.items()
-    )
+    for name, stamp in present.items():
+        _, ctimes = _read_digest(_note_of(stamp, environment), stamp)
+        if before[name] != stamp and not {before[name][_CTIME], stamp[_CTIME]} <= {*ctimes}:
+            return False
+    return True
 
 
 # Where a model's artefacts lie: artefacts/<sketch>/<digest of the model's file>/.
@@ -291,10 +290,6 @@ def _read_digest(note: Path, stamp: Stamp) -> tuple[str, list[int]]:
         case [list(noted), str(digest), list(ctimes)] if _but_ctime(noted) == _but_ctime(stamp):
             return digest, [each for each in ctimes if isinstance(each, int)]
     return "", []
-
-
-def _ctimes_in(note: Path, stamp: Stamp) -> list[int]:
-    return _read_digest(note, stamp)[1]
 
 
 def _listed(file: BinaryIO, environment: Mapping[str, str]) -> ListedFile | None:
