@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from typing import TypeAlias
 
 WINDOW = 64
@@ -67,12 +67,16 @@ class LatencyProfile:
 
     def __init__(self) -> None:
         self._runs: OrderedDict[Shapes, _Runs] = OrderedDict()
+        self._unknown_passed_by: Counter[int] = Counter()
+        """How often another variant has run on shapes not known here, by the binary digits of
+        their size: inputs that differ from request to request add up."""
 
     def learn(self, shapes: Shapes, duration_ns: int) -> None:
         if shapes not in self._runs:
             if len(self._runs) == MOST_SHAPES:
                 self._runs.popitem(last=False)
             self._runs[shapes] = _Runs()
+            self._unknown_passed_by.pop(_size(shapes).bit_length(), None)
         self._runs.move_to_end(shapes)
         self._runs[shapes].add(duration_ns)
 
@@ -80,16 +84,19 @@ class LatencyProfile:
         """Note that another variant of the same node has run on inputs of these shapes."""
         if shapes in self._runs:
             self._runs[shapes].passed_by += 1
+        elif self._runs:
+            self._unknown_passed_by[_size(shapes).bit_length()] += 1
 
     def forget(self) -> None:
         """Forget all runs, because the network was not warm yet."""
         self._runs.clear()
+        self._unknown_passed_by.clear()
 
     def expect_ns(self, shapes: Shapes) -> int | None:
         """Return the expected duration of a run with these shapes; None if none has run yet.
 
         For shapes never seen it is that of the shapes nearest in size, scaled up in proportion if
-        these are smaller.
+        these are smaller, and lowered for each time another variant has run on such ones.
         """
         if shapes in self._runs:
             return self._runs[shapes].expect_ns()
@@ -98,7 +105,8 @@ class LatencyProfile:
         size = _size(shapes)
         nearest = min(self._runs, key=lambda other: abs(_size(other) - size))
         known = max(_size(nearest), 1)
-        return self._runs[nearest].expect_ns() * max(size, known) // known
+        expected_ns = self._runs[nearest].expect_ns() * max(size, known) // known
+        return int(expected_ns * HOPE ** self._unknown_passed_by[size.bit_length()])
 
 
 def _size(shapes: Shapes) -> int:
