@@ -19,13 +19,19 @@ from support.runtime.runtime_process import (
     slow_model,
 )
 
+SETTINGS = {
+    "BRISK_IDLE_EXIT_S": "1",
+    "BRISK_THREADS": "1",
+    "BRISK_ARTEFACTS": "off",
+    "BRISK_SAMPLED_SHARE": "0",
+}
+"""The same for runtimes of single tests and for those of files: a runtime compares them."""
+
 
 @pytest.fixture(autouse=True)
 def _settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BRISK_IDLE_EXIT_S", "1")
-    monkeypatch.setenv("BRISK_THREADS", "1")
-    monkeypatch.setenv("BRISK_ARTEFACTS", "off")
-    monkeypatch.setenv("BRISK_SAMPLED_SHARE", "0")
+    for name, value in SETTINGS.items():
+        monkeypatch.setenv(name, value)
 
 
 @pytest.fixture
@@ -45,9 +51,8 @@ def shared_place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RuntimePa
     shared = RuntimePaths(parent / "runtime", "cpu")
     model = quick_model(tmp_path_factory.mktemp("shared") / "shared.onnx")
     with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("BRISK_THREADS", "1")
-        environment.setenv("BRISK_ARTEFACTS", "off")
-        environment.setenv("BRISK_SAMPLED_SHARE", "0")
+        for name, value in SETTINGS.items():
+            environment.setenv(name, value)
         with opened(shared, describe(model)):
             yield shared
     end_processes(shared)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,17 +21,27 @@ from brisk.protocol.records import PROTOCOL_VERSION, Hello, Record, Refused, Wel
 from brisk.protocol.runtime_paths import Role, RuntimePaths
 from brisk.segments.prepared.form import find_prepared
 from brisk.settings import runtime_settings, unknown_variables
+from brisk.telemetry.observer import Observer
 from support.deployments import deployment
-from support.runtime.runtime_process import describe, infer, opened, processes_of, supervisor_of
+from support.runtime.runtime_process import (
+    describe,
+    infer,
+    opened,
+    processes_of,
+    submit,
+    supervisor_of,
+)
 from support.waiting import wait_until
 
 ROW = np.ones((1, 4), np.float32)
 
 
 @contextmanager
-def stub(place: RuntimePaths, *settings: str, server: int = 1) -> Iterator[socket.socket]:
+def stub(
+    place: RuntimePaths, *settings: str, server: int = 1, role: Role = Role.FOREGROUND
+) -> Iterator[socket.socket]:
     """Of a server that has these, by its process number."""
-    connection = place.connect(5, Role.FOREGROUND)
+    connection = place.connect(5, role)
     with connection:
         own = Hello(PROTOCOL_VERSION, __version__, os.getpid(), server, settings)
         send_record(connection, own)
@@ -108,6 +120,79 @@ def test_beside_another_server_both_sides_are_named_and_that_one_goes_on(
         assert "this server has BRISK_THREADS=7" in refused.message
         assert "BRISK_RUNTIME_DIR" in refused.message
         np.testing.assert_array_equal(infer(busy, ROW), -ROW)
+
+
+@pytest.mark.parametrize("role", list(Role))
+@pytest.mark.parametrize("job_class", ["normal", "besteffort"])
+def test_either_worker_tells_servers_apart_whichever_of_them_the_other_server_uses(
+    place: RuntimePaths, quick: Path, job_class: str, role: Role
+) -> None:
+    with (
+        opened(place, describe(quick, job_class=job_class)) as busy,
+        stub(place, "BRISK_THREADS=7", role=role) as other,
+    ):
+        refused = answer(other)
+        assert isinstance(refused, Refused)
+        assert "this server has BRISK_THREADS=7" in refused.message
+        np.testing.assert_array_equal(submit(busy, ROW, job_class)[1].output(), -ROW)
+
+
+def test_a_runtime_that_nobody_uses_makes_way_for_a_server_with_best_effort_entries_alone(
+    place: RuntimePaths, quick: Path
+) -> None:
+    with opened(place, describe(quick)):
+        before = supervisor_of(place)
+    with (
+        stub(place, "BRISK_THREADS=7", role=Role.BACKGROUND) as connection,
+        pytest.raises((EOFError, OSError)),
+    ):
+        answer(connection)
+    wait_until(lambda: before not in processes_of(place), "the end of the runtime")
+
+
+def test_an_observer_uses_no_runtime(place: RuntimePaths, quick: Path) -> None:
+    with opened(place, describe(quick)):
+        pass
+    with (
+        Observer(place, Role.FOREGROUND),
+        stub(place, "BRISK_THREADS=7") as connection,
+        pytest.raises((EOFError, OSError)),
+    ):
+        answer(connection)
+
+
+HOLD = """
+import sys, time
+from brisk.protocol.runtime_paths import Role, RuntimePaths
+from brisk.stub.runtime_client.runtime_process import open_connection
+from pathlib import Path
+connection = open_connection(RuntimePaths(Path(sys.argv[1]), "cpu"), Role.FOREGROUND)
+print("welcome", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_process_that_a_runtime_has_welcomed_is_compared_with_the_next_one(
+    place: RuntimePaths, quick: Path
+) -> None:
+    """Another server has started that one meanwhile."""
+    with opened(place, describe(quick)):
+        pass
+    wait_until(lambda: not processes_of(place), "the end of the runtime, which is idle")
+    command = [sys.executable, "-c", HOLD, str(place.base)]
+    environment = {**os.environ, "BRISK_MAX_WAITING": "7"}
+    with subprocess.Popen(
+        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"welcome\n"
+        with (
+            pytest.raises(InvalidConfigurationError, match=r"was started with .*MAX_WAITING=7"),
+            opened(place, describe(quick)),
+        ):
+            pass
+        assert other.stdin is not None
+        other.stdin.close()
 
 
 def test_doctor_tells_the_threads_of_the_runtime_that_is_there(

@@ -26,8 +26,8 @@ class Hello(NamedTuple):
     parent: int
     """The process number of the stub's server; 0 from an observer."""
     settings: tuple[str, ...] | None = None
-    """The runtime's settings in the stub's environment, each ``NAME=value``; None if they were
-    sent before, and from an observer."""
+    """The runtime's settings in the stub's environment, each ``NAME=value``; None from an
+    observer."""
 
 
 class Welcome(NamedTuple):

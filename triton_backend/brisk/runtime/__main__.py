@@ -112,9 +112,12 @@ def _slots(
     worker also does so if the policy runs one job at a time.
     """
     gate = Gate()
+    beats = {role: Heartbeat() for role in Role}
+    beats[Role.FOREGROUND].neighbour = beats[Role.BACKGROUND]
+    beats[Role.BACKGROUND].neighbour = beats[Role.FOREGROUND]
 
     def slot(role: Role, *served: socket.socket) -> WorkerSlot:
-        heartbeat, attempts = Heartbeat(), new_page()
+        heartbeat, attempts = beats[role], new_page()
         patience_s = PATIENCE_S if role is Role.FOREGROUND else BACKGROUND_PATIENCE_S
 
         def work(inherited: Sequence[socket.socket]) -> int:

@@ -24,13 +24,17 @@ _MOST_GAP = 6.0
 """The longest time, in LOOK_S, between two looks; a longer one means that the supervisor itself
 was stopped, with the machine."""
 
-_BEATS, _PEERS = 0, 1
+_BEATS, _PEERS, _USERS = 0, 1, 2
 
 
 class Heartbeat:
-    """A page that a supervisor shares with the worker which it forks."""
+    """A page that a supervisor shares with the worker which it forks.
+
+    ``neighbour``: that of the runtime's other worker, if it has two.
+    """
 
     def __init__(self) -> None:
+        self.neighbour: Heartbeat | None = None
         self._words = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("Q")
 
     def beat(self, peers: int) -> None:
@@ -47,9 +51,19 @@ class Heartbeat:
         """Whether the worker had peers at its last beat."""
         return self._words[_PEERS] > 0
 
+    def count_users(self, users: int) -> None:
+        """Note how many peers of servers the worker has greeted."""
+        self._words[_USERS] = users
+
+    @property
+    def has_users(self) -> bool:
+        """Whether a server uses the worker or its neighbour."""
+        own, other = self._words[_USERS], self.neighbour
+        return own > 0 or (other is not None and other._words[_USERS] > 0)
+
     def clear(self) -> None:
         """Begin anew for the next worker: it has no beat yet, and no known peers."""
-        self._words[_BEATS] = self._words[_PEERS] = 0
+        self._words[_BEATS] = self._words[_PEERS] = self._words[_USERS] = 0
 
 
 class StallWatch:

@@ -90,6 +90,9 @@ class Peer:
     is_welcome: bool = False
     is_leaving: bool = False
     """Whether the peer has reported that its model is unloaded."""
+    is_of_server: bool = False
+    """Whether a server uses the runtime through it; False before its greeting, and for an
+    observer."""
     parent: int = 0
     server_birth: int | None = None
     orphaned_ns: int | None = None

@@ -26,6 +26,7 @@ from brisk.protocol import records
 from brisk.protocol.records import PROTOCOL_VERSION
 from brisk.protocol.shared_memory import checked_mark
 from brisk.protocol.stub_process import birth_of
+from brisk.runtime.heartbeat import Heartbeat
 from brisk.runtime.log import LOGGER
 from brisk.runtime.memory import shortage
 from brisk.runtime.models.entry import Binding, LoadArrival, LoadCompletion, Outcome
@@ -46,18 +47,14 @@ _CLASSES = frozenset(job_class.value for job_class in JobClass)
 
 @dataclass(slots=True, eq=False)
 class Dispatcher:
-    """Handles the records and departures of peers.
-
-    ``compares_settings``: whether this worker checks a server's settings against the runtime's.
-    Only one of several workers does, since a worker knows only its own peers.
-    """
+    """Handles the records and departures of peers."""
 
     transport: Connections
     sessions: SessionTable
     requests: RequestTable
     observation: Observation
     offering: Offering
-    compares_settings: bool = True
+    heartbeat: Heartbeat
 
     def take(self, event: Arrival | Departure) -> None:
         peer = event.peer
@@ -189,13 +186,15 @@ class Dispatcher:
             )
             self.transport.send(peer, records.Refused(ProtocolError.code, message))
             raise ProtocolError(message)
-        if self.compares_settings and hello.settings not in (None, own := runtime_settings()):
+        if hello.settings not in (None, own := runtime_settings()):
             self._greet_another(peer, hello.settings or (), own)
             return
         if hello.pid == peer.pid:  # else the peer lives in another process namespace
             peer.parent = hello.parent
             peer.server_birth = birth_of(hello.parent)
+        peer.is_of_server = hello.parent > 0
         peer.is_welcome = True
+        self._count_users()
         self.transport.send(peer, records.Welcome(PROTOCOL_VERSION, __version__, os.getpid()))
 
     def _greet_another(self, peer: Peer, there: tuple[str, ...], own: tuple[str, ...]) -> None:
@@ -206,8 +205,7 @@ class Dispatcher:
         def in_words(settings: tuple[str, ...]) -> str:
             return " ".join(settings) or "none"
 
-        others = self.transport.peers.values()
-        if not any(other.is_welcome and other.parent for other in others):
+        if not self.heartbeat.has_users:
             LOGGER.info("the runtime ends: a server with other settings needs it")
             self.transport.drop(peer, None)
             os.kill(os.getppid(), signal.SIGTERM)
@@ -219,6 +217,10 @@ class Dispatcher:
         )
         self.transport.send(peer, records.Refused(InvalidConfigurationError.code, text))
         raise ProtocolError(text)
+
+    def _count_users(self) -> None:
+        peers = self.transport.peers.values()
+        self.heartbeat.count_users(sum(peer.is_of_server for peer in peers))
 
     def _load(self, peer: Peer, model: records.LoadModel) -> None:
         if model.job_class not in _CLASSES:
@@ -272,5 +274,6 @@ class Dispatcher:
         peer.inputs.clear()
         peer.view.clear()
         peer.arena.close()
+        self._count_users()
         if all(other.parent != peer.parent for other in self.transport.peers.values()):
             self.observation.forget_server(peer.parent)

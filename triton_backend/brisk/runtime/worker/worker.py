@@ -118,7 +118,7 @@ class Worker:
             aside=self._long_runs.aside,
         )
         self._dispatcher = Dispatcher(
-            connections, sessions, requests, observation, offering, compares_settings=is_foreground
+            connections, sessions, requests, observation, offering, heartbeat
         )
         self._requests, self._offering = requests, offering
         self._idle_exit_ns = int(settings.idle_exit_s * 1e9)

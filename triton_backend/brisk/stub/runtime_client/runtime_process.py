@@ -48,8 +48,9 @@ their own."""
 _starting: dict[RuntimePaths, subprocess.Popen[bytes]] = {}
 """The runtimes that this process has started and that have not answered yet."""
 
-_greeted: set[RuntimePaths] = set()
-"""The places of the runtimes that have welcomed this process."""
+_told: dict[RuntimePaths, tuple[str, ...]] = {}
+"""The settings that this process has told at each place: those of its server, which do not change
+while it lives."""
 
 _running: list[subprocess.Popen[bytes]] = []
 """The started runtimes that have answered; polled so that none stays a zombie."""
@@ -144,15 +145,13 @@ def open_connection(
 
 
 def _greet(connection: socket.socket, place: RuntimePaths, role: Role, deadline_s: float) -> None:
-    """Exchange greetings on a new connection; the first one at a place carries this process's
-    settings, which its runtime must have."""
+    """Exchange greetings on a new connection. They carry this process's settings, which the
+    runtime must have: another server may have started the present one."""
     from brisk.protocol.channel import greet
     from brisk.protocol.stub_process import server_of_stub
 
     connection.settimeout(max(0.1, deadline_s - time.monotonic()))
-    settings = None if place in _greeted else runtime_settings()
-    greet(connection, server_of_stub(), settings)
-    _greeted.add(place)
+    greet(connection, server_of_stub(), _told.setdefault(place, runtime_settings()))
     connection.settimeout(None)
     if role is Role.FOREGROUND:
         limit = struct.pack("ll", _SEND_TIMEOUT_S, 0)  # and microseconds
