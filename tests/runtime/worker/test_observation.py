@@ -22,15 +22,18 @@ from brisk.cli.views.status import render
 from brisk.errors import UnavailableError
 from brisk.protocol.records import AskStatistics, ForgetStatistics, Sample, StatisticsTold
 from brisk.protocol.runtime_paths import Role, RuntimePaths
+from brisk.settings import PEERS
 from brisk.telemetry.observer import Observer, observe_all
 from support.models.identity_models import write_model
 from support.runtime.runtime_process import (
     SLOW_INPUT,
+    background_worker_of,
     describe,
     infer,
     kill,
     opened,
     submit,
+    supervisor_of,
     worker_of,
 )
 from support.waiting import wait_until
@@ -160,6 +163,24 @@ def test_looking_starts_no_worker_and_shows_all_that_live(
         assert [each.status().role for each in observers[1:]] == ["foreground", "background"]
         for observer in observers:
             observer.close()
+
+
+@pytest.mark.parametrize("policy", ["preemptive", "sequential"])
+def test_a_further_child_of_the_supervisor_is_taken_for_no_worker(
+    place: RuntimePaths, quick: Path, monkeypatch: pytest.MonkeyPatch, policy: str
+) -> None:
+    """The courier, which a runtime with peers on other hosts starts."""
+    monkeypatch.setenv(PEERS, "127.0.0.1:9")
+    monkeypatch.setenv("BRISK_POLICY", policy)
+    with opened(place, describe(quick)), contextlib.ExitStack() as endings:
+        supervisor = supervisor_of(place)
+        children = Path(f"/proc/{supervisor}/task/{supervisor}/children")
+        wait_until(lambda: len(children.read_text().split()) == 2, "worker and courier")
+        (courier,) = set(map(int, children.read_text().split())) - {worker_of(place)}
+        endings.callback(kill, courier)
+        observers = list(map(endings.enter_context, observe_all(place)))
+        assert [each.status().role for each in observers] == ["foreground"]
+        assert background_worker_of(place) is None
 
 
 def test_a_trace_has_the_wait_the_segments_and_the_answer_of_each_request(

@@ -43,6 +43,9 @@ class Role(str, Enum):
     BACKGROUND = "background"
 
 
+WORKER_NAMES = {Role.FOREGROUND: "brisk-fore", Role.BACKGROUND: "brisk-back"}
+"""The names of the workers' processes, in ``top`` for instance; at most 15 characters each."""
+
 ROLE_OF_CLASS = {
     JobClass.REALTIME.value: Role.FOREGROUND,
     JobClass.NORMAL.value: Role.FOREGROUND,

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from brisk import telemetry
 from brisk.posix import end_with_parent, name_process
-from brisk.protocol.runtime_paths import Role, RuntimePaths, new_socket
+from brisk.protocol.runtime_paths import WORKER_NAMES, Role, RuntimePaths, new_socket
 from brisk.runtime.heartbeat import LOOK_S, StallWatch
 from brisk.runtime.log import LOGGER
 from brisk.telemetry import metrics
@@ -41,9 +41,6 @@ WORKER_ENDED_IDLE = 0
 
 _RESTART_PAUSE_S = (0.0, 0.0, 0.0, 0.0, 0.0, 0.1, 0.5, 1.0)
 """The pause before a restart, by how many workers in a row died within a second of their start."""
-
-_NAMES = {Role.FOREGROUND: "brisk-fore", Role.BACKGROUND: "brisk-back"}
-"""The names of the processes, in ``top`` for instance; at most 15 characters each."""
 
 
 def listen(place: RuntimePaths, role: Role) -> socket.socket:
@@ -113,7 +110,7 @@ class WorkerSlot:
             self.process = os.fork()
         except OSError as error:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
-            LOGGER.error(f"{_NAMES[self.role]} cannot be started now ({error}): tried again")
+            LOGGER.error(f"{WORKER_NAMES[self.role]} cannot be started now ({error}): tried again")
             self._due_s = self._started_s + FORK_PAUSE_S
             return
         if self.process:
@@ -131,7 +128,7 @@ class WorkerSlot:
                 for listener in slot.listeners if slot is not self else ():
                     listener.close()
             end_with_parent()
-            name_process(_NAMES[self.role])
+            name_process(WORKER_NAMES[self.role])
             telemetry.count(metrics.WORKER_RESTARTS, (self.role.value,), int(is_replacing))
             if os.getppid() == parent:  # else the parent died before the line above
                 status = self.work(self.listeners)
@@ -157,7 +154,7 @@ class WorkerSlot:
         is_signal = exit_status < 0
         cause = signal.Signals(-exit_status).name if is_signal else f"exit status {exit_status}"
         LOGGER.warning(
-            f"worker {process} ({_NAMES[self.role]}) died ({cause}); starting another, "
+            f"worker {process} ({WORKER_NAMES[self.role]}) died ({cause}); starting another, "
             "which gets its requests"
         )
         pause_s = _RESTART_PAUSE_S[min(self._quick_deaths, len(_RESTART_PAUSE_S) - 1)]
@@ -169,15 +166,15 @@ class WorkerSlot:
             return
         if self._is_kept_stopped():
             LOGGER.error(
-                f"worker {self.process} ({_NAMES[self.role]}) was stopped by a signal, and others "
-                "wait for it: it is ended"
+                f"worker {self.process} ({WORKER_NAMES[self.role]}) was stopped by a signal, and "
+                "others wait for it: it is ended"
             )
             self._kill()
             return
         is_awaited = bool(select.select(self.listeners, [], [], 0)[0])
         if self.stall.has_stalled(is_awaited=is_awaited):
             LOGGER.error(
-                f"worker {self.process} ({_NAMES[self.role]}) has not moved for "
+                f"worker {self.process} ({WORKER_NAMES[self.role]}) has not moved for "
                 f"{self.stall.patience_s:g} s: it is ended"
             )
             self._kill()

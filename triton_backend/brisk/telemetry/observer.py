@@ -3,6 +3,7 @@ nothing."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +22,7 @@ from brisk.protocol.records import (
     StatisticsTold,
     TraceTold,
 )
-from brisk.protocol.runtime_paths import Role, RuntimePaths
+from brisk.protocol.runtime_paths import WORKER_NAMES, Role, RuntimePaths
 from brisk.protocol.status import Status
 from brisk.protocol.stub_process import parent_of
 
@@ -121,7 +122,8 @@ class Observer:
 def observe_all(place: RuntimePaths) -> Iterator[Observer]:
     """Yield an observer of every running worker, the foreground one first; close each.
 
-    Connecting to a background worker would start one, so it is searched for among the processes.
+    Connecting to a background worker would start one, so it is searched for among the processes,
+    by its name: a supervisor has other children, and one worker may serve both sockets.
     """
     foreground = Observer(place, Role.FOREGROUND)
     yield foreground
@@ -132,7 +134,9 @@ def observe_all(place: RuntimePaths) -> Iterator[Observer]:
 def _has_background(foreground: int) -> bool:
     supervisor = parent_of(foreground)
     for entry in Path("/proc").glob("[0-9]*"):
-        process = int(entry.name)
-        if process != foreground and parent_of(process) == supervisor:
-            return True
+        with contextlib.suppress(OSError):  # it has ended
+            name = (entry / "comm").read_text().strip()
+            is_background = name == WORKER_NAMES[Role.BACKGROUND]
+            if is_background and parent_of(int(entry.name)) == supervisor:
+                return True
     return False
