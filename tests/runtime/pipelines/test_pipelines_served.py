@@ -306,3 +306,15 @@ def test_what_pipelines_choose_is_counted(place: RuntimePaths, version: Path) ->
     assert nodes["fork", "1", "join", "only", "full"] == (3,)
     results = [v for (name, _), v in counted.items() if name == PIPELINE_OBJECTIVES.name]
     assert sum(value for (value,) in results) == 3
+
+
+def test_of_requests_that_came_together_each_keeps_or_misses_its_objective(
+    place: RuntimePaths, version: Path
+) -> None:
+    with (
+        served(place, write(version, describe_fork(version))) as connection,
+        Observer(place, Role.FOREGROUND) as look,
+    ):
+        submit(connection, X, requests=2)[1].output()
+        counted = [each for each in look.statistics() if each.metric == PIPELINE_OBJECTIVES.name]
+    assert [each.values for each in counted] == [(2,)]

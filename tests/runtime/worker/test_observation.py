@@ -19,9 +19,10 @@ from typer.testing import CliRunner
 from brisk.cli.application import application
 from brisk.cli.commands.status import look
 from brisk.cli.views.status import render
-from brisk.errors import UnavailableError
+from brisk.errors import InvalidRequestError, UnavailableError
 from brisk.protocol.records import AskStatistics, ForgetStatistics, Sample, StatisticsTold
 from brisk.protocol.runtime_paths import Role, RuntimePaths
+from brisk.protocol.status import ModelStatus
 from brisk.settings import PEERS
 from brisk.telemetry.observer import Observer, observe_all
 from support.models.identity_models import write_model
@@ -33,6 +34,7 @@ from support.runtime.runtime_process import (
     kill,
     opened,
     submit,
+    submit_and_see_begin,
     supervisor_of,
     worker_of,
 )
@@ -88,6 +90,37 @@ def test_what_went_wrong_is_told_the_newest_first(place: RuntimePaths, quick: Pa
             newest, older, *_ = observer.status().incidents
     assert newest.what.startswith("request of model 'quick':")
     assert newest.ago_ns < older.ago_ns
+
+
+def test_requests_that_came_together_are_counted_each(
+    place: RuntimePaths, quick: Path, slow: Path
+) -> None:
+    with (
+        opened(place, describe(slow)) as busy,
+        opened(place, describe(quick, max_queue_size=1)) as connection,
+        Observer(place, Role.FOREGROUND) as observer,
+    ):
+
+        def told() -> ModelStatus:
+            return next(each for each in observer.status().models if each.name == "quick")
+
+        wrong = submit(connection, np.ones((4, 9), np.float32), requests=4)[1].wait().error
+        assert isinstance(wrong, InvalidRequestError)
+        assert told().failed == 0, "the stub sends each of them by itself"
+        _, number = submit_and_see_begin(busy)
+        waits = submit(connection, np.ones((4, 4), np.float32), requests=4)[1]
+        wait_until(lambda: told().waiting == 4, "four that wait")
+        gauge = values(observer.statistics())["brisk_waiting_requests foreground"]
+        assert gauge == (4,)
+        refused = submit(connection, np.ones((3, 4), np.float32), requests=3)[1].wait().error
+        assert isinstance(refused, UnavailableError)
+        assert told().failed == 3
+        submit(connection, ROW, "realtime")[1].output()
+        assert isinstance(waits.wait().error, UnavailableError)
+        assert told().failed == 7
+        assert values(observer.statistics())["brisk_shed_total quick 1 normal"] == (4,)
+        assert "took its place" in observer.status().incidents[0].what
+        busy.cancel(number)
 
 
 def ask_news(observer: Observer) -> StatisticsTold:

@@ -79,15 +79,16 @@ def submit(
     job_class: str = "normal",
     deadline_ns: int | None = None,
     arrived_ns: int = 0,
+    requests: int = 1,
 ) -> tuple[int, Answer]:
-    """Send float32 ``value`` as ``x`` and ask for ``y``; return the request's number and its
-    answer."""
+    """Send float32 ``value``, of so many ``requests`` together, as ``x`` and ask for ``y``; return
+    the request's number and its answer."""
     staged = connection.stage((TensorForm("x", "FP32", value.shape),), [value.nbytes])
     if value.nbytes:
         connection.memory(staged.regions[0])[:] = value.tobytes()
     answer = Answer()
     number = connection.submit(
-        staged, ["y"], job_class, deadline_ns, answer, arrived_ns=arrived_ns
+        staged, ["y"], job_class, deadline_ns, answer, arrived_ns=arrived_ns, requests=requests
     )
     return number, answer
 

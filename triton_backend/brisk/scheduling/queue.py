@@ -204,6 +204,11 @@ class ReadyQueue(Generic[AnyJob]):
     def waiting_of(self, job_class: JobClass) -> int:
         return self._of_class[job_class]
 
+    def jobs(self) -> Iterator[AnyJob]:
+        """Yield the waiting jobs."""
+        for turns in self._in_order:
+            yield from turns.waiting()
+
     def charge(self, job_class: JobClass, model: str, taken_ns: int) -> None:
         """Charge a model for the time that the device has computed for it.
 
@@ -341,7 +346,7 @@ class ReadyQueue(Generic[AnyJob]):
 
     def check_integrity(self) -> None:
         """Raises AssertionError if the counts and the lines disagree."""
-        counted = Counter(job.model for job in self._waiting_jobs())
+        counted = Counter(job.model for job in self.jobs())
         assert counted == self._waiting, f"{counted} wait, {self._waiting} counted"
         assert counted.total() == self._total, f"{counted.total()} wait, {self._total} counted"
         for job_class, turns in self._turns.items():
@@ -349,10 +354,6 @@ class ReadyQueue(Generic[AnyJob]):
             keys = {turns.key(job): job for job in turns.waiting()}
             assert turns.first() is (keys[min(keys)] if keys else None)
             assert turns.last(None) is (keys[max(keys)] if keys else None)
-
-    def _waiting_jobs(self) -> Iterator[AnyJob]:
-        for turns in self._in_order:
-            yield from turns.waiting()
 
     def _leave(self, job: AnyJob, state: JobState) -> None:
         job.state = state

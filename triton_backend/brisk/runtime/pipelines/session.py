@@ -78,19 +78,22 @@ class PipelineSession(Servable):
             if name not in inputs:
                 raise InvalidRequestError(f"input '{name}' of the pipeline is missing")
         objective_ns = self.description.objective_ns
-        due_ns = min(
-            each.arrival_ns + objective_ns if each.deadline_ns is None else each.deadline_ns
+        due = [
+            (
+                each.arrival_ns + objective_ns if each.deadline_ns is None else each.deadline_ns,
+                each.requests,
+            )
             for each in dues
-        )
+        ]
         now_ns = time.monotonic_ns()
         query = Query(
             self.query_nodes(shapes_of(inputs), requested),
-            due_ns - now_ns,
+            min(due)[0] - now_ns,
             now_ns,
             POLICIES[self.description.policy],
             Replanning(self.description.replanning),
         )
-        return PipelineFrame(self, inputs, requested, query, agreement)
+        return PipelineFrame(self, inputs, requested, query, agreement, due)
 
     def cached_runs(
         self,
@@ -151,12 +154,13 @@ class PipelineFrame:
         requested: Sequence[str],
         query: Query,
         agreement: float | None = None,
+        due: Sequence[tuple[int, int]] = (),
     ) -> None:
         """Begin a request. Precondition: ``inputs`` are checked. ``query`` plans the nodes that
         ``requested`` needs.
 
         ``agreement``: how often early answers of its networks must be the whole networks' own;
-        None: as they promise.
+        None: as they promise. ``due``: times, and how many of the requests are due then.
         """
         self._session = session
         self._agreement = agreement
@@ -164,6 +168,7 @@ class PipelineFrame:
         """Nodes that have not ended, the present one first."""
         self._outputs = {name: session.description.outputs[name] for name in requested}
         self._query = query
+        self._due = due
         self._shapes = shapes_of(inputs)
         self._values = {NodeSource(None, name): value for name, value in inputs.items()}
         sources = [s for node in self._left for s in node.description.inputs.values()]
@@ -265,8 +270,10 @@ class PipelineFrame:
         for node, (variant, was_early) in self.taken.items():
             how = "early" if was_early else "full"
             telemetry.count(metrics.PIPELINE_NODES, (*self._session.labels, node, variant, how))
-        result = "kept" if time.monotonic_ns() <= self._query.due_ns else "missed"
-        telemetry.count(metrics.PIPELINE_OBJECTIVES, (*self._session.labels, result))
+        now_ns = time.monotonic_ns()
+        for due_ns, requests in self._due:
+            result = "kept" if now_ns <= due_ns else "missed"
+            telemetry.count(metrics.PIPELINE_OBJECTIVES, (*self._session.labels, result), requests)
 
 
 def is_confident(probabilities: Value, at_least: float) -> bool:

@@ -96,10 +96,14 @@ class Run:
         telemetry.count(metrics.PREEMPTIONS, self.labels)
         telemetry.observe(metrics.PREEMPTION_SECONDS, self.labels, waited_ns)
 
+    @property
+    def requests(self) -> int:
+        """The number of requests that it answers."""
+        return sum(job.record.requests for job in self.jobs)
+
     def count(self) -> None:
         """Count the run, which is finished."""
-        requests = sum(job.record.requests for job in self.jobs)
-        telemetry.observe(metrics.RUN_REQUESTS, self.labels[:2], requests)
+        telemetry.observe(metrics.RUN_REQUESTS, self.labels[:2], self.requests)
 
     def share_of(self, computed_ns: int) -> int:
         """Return the time that other runs lose by this run's computing time, ``computed_ns``."""
@@ -264,7 +268,7 @@ def begin_run(
     agreement = None if agreement_ppm is None else agreement_ppm / 1e6
     if first.sequence is not None:
         agreement = NONE_EARLY  # caches do not compute the next state
-    dues = [Due(job.arrival_ns, job.deadline_ns) for job in jobs]
+    dues = [Due(job.arrival_ns, job.deadline_ns, job.record.requests) for job in jobs]
     try:
         if is_narrow:
             frame = session.start_narrow(inputs, first.outputs)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -139,8 +140,7 @@ class RequestTable:
         try:
             self._queue(binding, record)
         except BriskError as error:
-            binding.failed += 1
-            self.refuse(binding.peer, record.request, error)
+            self.turn_away(binding, record, error)
 
     def _queue(self, binding: Binding, record: Infer) -> None:
         peer, model = binding.peer, binding.model
@@ -190,7 +190,7 @@ class RequestTable:
         if shed is not None:
             gone = shed.binding.model
             labels = (gone.name, str(gone.version), shed.job_class.value)
-            telemetry.count(metrics.SHED, labels)
+            telemetry.count(metrics.SHED, labels, shed.record.requests)
             whose = "a more urgent request"
             if not more_urgent(job, shed):
                 waiting = self.queue.waiting(shed.model) + 1
@@ -217,6 +217,19 @@ class RequestTable:
         """Take the job out of the queue, if it is there."""
         if job.number not in self._behind:
             self.queue.withdraw(job)
+
+    def waiting(self) -> Counter[str]:
+        """Return the number of requests that wait in the queue, by model; joined ones count each
+        by itself."""
+        counted: Counter[str] = Counter()
+        for job in self.queue.jobs():
+            counted[job.model] += job.record.requests
+        return counted
+
+    def turn_away(self, binding: Binding, record: Infer, error: Exception) -> None:
+        """Answer a request of a loaded or loading model that has no job."""
+        binding.failed += _failures(record, error)
+        self.refuse(binding.peer, record.request, error)
 
     def refuse(self, peer: Peer, request: int, error: Exception) -> None:
         """Answer a request that has no job; the message is cut to a bounded length."""
@@ -289,11 +302,9 @@ class RequestTable:
 
     def fail(self, job: Request, error: Exception) -> None:
         self._end(job, time.monotonic_ns())
-        if not isinstance(error, CancelledError):
-            if job.record.requests > 1:  # their stub now sends each of them by itself
-                self.refuse(job.peer, job.record.request, error)
-                return
-            job.binding.failed += 1
+        failed = _failures(job.record, error)
+        if failed:
+            job.binding.failed += failed
             INCIDENTS.note(f"request of model '{job.binding.model.name}': {error}")
         self.refuse(job.peer, job.record.request, error)
 
@@ -338,6 +349,15 @@ class RequestTable:
         del job.peer.jobs[job.record.request]
         self._listener.ended(job)
         self._leave_sequence(job)
+
+
+def _failures(record: Infer, error: Exception) -> int:
+    """Return how many requests fail with ``error``: none where a client has cancelled, or where
+    the stub now sends each of several by itself (``stub.response``)."""
+    if isinstance(error, CancelledError):
+        return 0
+    comes_apart = record.requests > 1 and not isinstance(error, UnavailableError)
+    return 0 if comes_apart else record.requests
 
 
 def _trace_answer(job: Request, answered_ns: int) -> None:

@@ -44,10 +44,12 @@ class Frame(Protocol):
 
 
 class Due(NamedTuple):
-    """A request's time of arrival, and when it is due by its own time-out (monotonic ns)."""
+    """A request's time of arrival, and when it is due by its own time-out (monotonic ns);
+    ``requests``: how many came together, with the same times."""
 
     arrival_ns: int
     deadline_ns: int | None
+    requests: int = 1
 
 
 class Servable(ABC):

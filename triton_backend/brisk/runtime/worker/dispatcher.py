@@ -139,14 +139,14 @@ class Dispatcher:
             error = shortage(error, f"loading model '{model.name}'") or error
             self.transport.send(peer, load_failed(model.model, error))
             for record in backlog:
-                self.requests.refuse(peer, record.request, error)
+                self.requests.turn_away(binding, record, error)
 
     def look(self, now_ns: int) -> None:
         """Refuse requests that have waited too long for their models. Called once a second."""
         self.sessions.forget_idle_sequences(now_ns)
         for binding, record in self.sessions.take_late(now_ns):
             late = UnavailableError("the request's time-out ran out before its model was loaded")
-            self.requests.refuse(binding.peer, record.request, late)
+            self.requests.turn_away(binding, record, late)
 
     def _let_in(self, binding: Binding) -> None:
         """Admit the requests that came before the session could run them, if it now can."""
@@ -170,7 +170,7 @@ class Dispatcher:
         if may_begin:
             self.requests.admit(binding, record)
         elif arrival.problem is not None:
-            self.requests.refuse(binding.peer, record.request, arrival.problem)
+            self.requests.turn_away(binding, record, arrival.problem)
         else:
             return False
         return True
@@ -250,7 +250,7 @@ class Dispatcher:
             self.requests.refuse(peer, record.request, missing)
         elif record.form.job_class not in _CLASSES:
             unknown = InvalidRequestError(f"unknown class '{record.form.job_class:.40}'")
-            self.requests.refuse(peer, record.request, unknown)
+            self.requests.turn_away(binding, record, unknown)
         elif binding.session is None or binding.session.awaits_bytes:
             self._wait(binding, record)
         else:
@@ -259,7 +259,7 @@ class Dispatcher:
     def _wait(self, binding: Binding, record: records.Infer) -> None:
         if len(binding.backlog) >= DEFAULT_BOUND:
             full = UnavailableError(f"{DEFAULT_BOUND} requests wait for the model to load")
-            self.requests.refuse(binding.peer, record.request, full)
+            self.requests.turn_away(binding, record, full)
             return
         if binding.session is None or not self._has_begun(binding, binding.session, record):
             self.sessions.wait_for(binding, record)

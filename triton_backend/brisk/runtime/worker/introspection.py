@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -98,7 +98,7 @@ class Observation:
         now_ns = time.monotonic_ns()
         entries = list(self.sessions.entries())
         users = {each.peer.number for entry in entries for each in entry.bindings}
-        leading = self.runs.leading
+        leading, waiting = self.runs.leading, self.requests.waiting()
         incidents = INCIDENTS.newest(min(question.incidents, MAX_INCIDENTS))
         status = Status(
             pid=os.getpid(),
@@ -108,12 +108,12 @@ class Observation:
             threads=self.threads,
             frontends=len(users),
             model_count=len(self.sessions),
-            models=tuple(map(self._model, entries[:MODELS_PER_RECORD])),
+            models=tuple(self._model(each, waiting) for each in entries[:MODELS_PER_RECORD]),
             runs=tuple(
                 RunStatus(
                     model=run.jobs[0].binding.model.name,
                     job_class=run.job_class.value,
-                    requests=len(run.jobs),
+                    requests=run.requests,
                     is_parked=run in leading[:-1],
                     running_ns=now_ns - run.started_ns,
                     layers_done=run.frame.position,
@@ -124,7 +124,7 @@ class Observation:
         )
         self.transport.send(peer, status)
 
-    def _model(self, entry: SessionEntry) -> ModelStatus:
+    def _model(self, entry: SessionEntry, waiting: Mapping[str, int]) -> ModelStatus:
         model, session, bindings = entry.bindings[0].model, entry.session, entry.bindings
         table = session.table if session else None
         exits = session.caches if session else None
@@ -134,7 +134,7 @@ class Observation:
             model.version,
             session is not None,
             len(bindings),
-            self.requests.queue.waiting(entry.key),
+            waiting[entry.key],
             sum(binding.answered for binding in bindings),
             model.path[-MAX_TEXT_CHARACTERS:],
             caches.exits()[:MAX_EXITS] if caches else (),
@@ -175,7 +175,7 @@ class Observation:
             STATISTICS.hold(metrics.SHARED_SEGMENTS, labels, shared)
         self._measured = set(now)
         STATISTICS.hold(metrics.LOADED_MODELS, (worker,), len(self.sessions))
-        STATISTICS.hold(metrics.WAITING_REQUESTS, (worker,), len(self.requests.queue))
+        STATISTICS.hold(metrics.WAITING_REQUESTS, (worker,), self.requests.waiting().total())
 
 
 def _parts(told: Sequence[_Told], size: int) -> Iterator[tuple[tuple[_Told, ...], bool]]:
