@@ -66,3 +66,24 @@ def test_the_next_worker_is_not_blamed_for_the_one_before() -> None:
     assert seconds_until_stalled(clock, watch) == 10
     heartbeat.clear()
     assert not watch.has_stalled(is_awaited=False)
+
+
+def test_a_worker_on_a_gpu_may_take_longer_until_its_first_beat() -> None:
+    clock, heartbeat = Clock(), Heartbeat()
+    watch = StallWatch(heartbeat, 10.0, clock, start_patience_s=60.0)
+    for _ in range(20):
+        assert not watch.has_stalled(is_awaited=True)
+        clock.now_s += 1
+    assert seconds_until_stalled(clock, watch, is_awaited=True) == 40
+    heartbeat.clear()
+    watch.begin()
+    heartbeat.beat(1)
+    assert seconds_until_stalled(clock, watch) == 10, "then it is as any other"
+
+
+def test_the_worker_after_one_that_never_beat_is_not_blamed_for_it() -> None:
+    clock, heartbeat, watch = watched()
+    assert seconds_until_stalled(clock, watch, is_awaited=True) == 10
+    heartbeat.clear()
+    watch.begin()
+    assert seconds_until_stalled(clock, watch, is_awaited=True) == 10

@@ -11,6 +11,7 @@ import pytest
 
 from brisk.protocol.runtime_paths import Role
 from brisk.runtime import supervisor
+from brisk.runtime.heartbeat import Heartbeat, StallWatch
 from brisk.runtime.supervisor import WORKER_ENDED_IDLE, WorkerSlot, supervise
 
 
@@ -67,3 +68,22 @@ def test_a_worker_that_cannot_be_forked_now_is_forked_later(
     supervise([slot])
     assert len(attempts) == 3
     assert caplog.text.count("cannot be started now") == 2
+
+
+def test_the_watch_begins_anew_with_each_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that never beats is ended, and the next one has all of the patience again."""
+    lives = tmp_path / "lives"
+    lives.touch()
+    began: list[int] = []
+
+    def work(listeners: Sequence[socket.socket]) -> int:
+        with lives.open("a") as file:
+            file.write("x")
+        return WORKER_ENDED_IDLE if lives.stat().st_size == 2 else 7
+
+    watch = StallWatch(Heartbeat(), 10.0)
+    monkeypatch.setattr(watch, "begin", lambda: began.append(lives.stat().st_size))
+    supervise([WorkerSlot(Role.FOREGROUND, (), work, lambda died: None, watch)])
+    assert began == [0, 1]

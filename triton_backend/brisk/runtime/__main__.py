@@ -15,6 +15,7 @@ from brisk.os_priority import set_process
 from brisk.protocol.runtime_paths import Role, runtime_place
 from brisk.runtime.heartbeat import (
     BACKGROUND_PATIENCE_S,
+    GPU_START_PATIENCE_S,
     PATIENCE_S,
     Heartbeat,
     StallWatch,
@@ -136,7 +137,9 @@ def _slots(
             else:
                 gate.leave()
 
-        return WorkerSlot(role, served, work, clear, StallWatch(heartbeat, patience_s))
+        start_patience_s = None if device == "cpu" else GPU_START_PATIENCE_S
+        stall = StallWatch(heartbeat, patience_s, start_patience_s=start_patience_s)
+        return WorkerSlot(role, served, work, clear, stall)
 
     if device != "cpu" or not settings.policy.separates:
         return [slot(Role.FOREGROUND, *listeners.values())]

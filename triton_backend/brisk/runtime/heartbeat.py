@@ -20,6 +20,11 @@ BACKGROUND_PATIENCE_S = 60.0
 """The longest time without a beat of the background worker, which others on the machine may keep
 from the processors."""
 
+GPU_START_PATIENCE_S = 120.0
+"""The longest time until the first beat of a worker on a GPU, as long as stubs wait for a runtime:
+NVIDIA's libraries from a cold disk, or a device without its persistence daemon, can take more
+than ``PATIENCE_S``."""
+
 _MOST_GAP = 6.0
 """The longest time, in LOOK_S, between two looks; a longer one means that the supervisor itself
 was stopped, with the machine."""
@@ -74,12 +79,25 @@ class StallWatch:
         heartbeat: Heartbeat,
         patience_s: float,
         clock_s: Callable[[], float] = time.monotonic,
+        start_patience_s: float | None = None,
     ) -> None:
+        """Watch ``heartbeat``. ``start_patience_s``: the patience until a worker's first beat;
+        None: as later."""
         self._heartbeat = heartbeat
         self._clock_s = clock_s
-        self.patience_s = patience_s
+        self._patience_s = patience_s
+        self._start_patience_s = patience_s if start_patience_s is None else start_patience_s
         self._beats = 0
         self._still_since_s = self._looked_s = clock_s()
+
+    @property
+    def patience_s(self) -> float:
+        """The longest time that the worker may now be without a beat."""
+        return self._patience_s if self._heartbeat.beats else self._start_patience_s
+
+    def begin(self) -> None:
+        """Note that the slot has a new worker, also after one that never beat."""
+        self._beats, self._still_since_s = 0, self._clock_s()
 
     def has_stalled(self, *, is_awaited: bool) -> bool:
         """Return whether the worker has made no progress for ``patience_s``, watched throughout.

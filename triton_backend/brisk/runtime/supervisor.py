@@ -105,6 +105,8 @@ class WorkerSlot:
         is_replacing = self._due_s is not None
         self._due_s, self._was_ended = None, False
         self._started_s = time.monotonic()
+        if self.stall is not None:
+            self.stall.begin()
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         try:
             self.process = os.fork()
