@@ -1,19 +1,26 @@
-"""A worker's offer to compute a model in the stub is taken up once, and may be taken back."""
+"""A worker's offer to compute a model in the stub is taken up once, and may be taken back; what
+the stub does not compute any more.
+"""
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import threading
-from collections.abc import Callable
-from types import ModuleType
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 
 from brisk.errors import UnavailableError
 from brisk.protocol.records import ComputedInStub, ComputeInStub, LoadModel
 from brisk.stub.offered_model import OfferedModel
 from brisk.stub.runtime_client.worker_connection import Offer
+from brisk.telemetry.statistics import RequestAccount, Statistics
 from support.waiting import PATIENCE_S, wait_until
 
 MODEL = LoadModel("mlp", 1, "/m.onnx", 0, False, 8, "normal")
@@ -37,7 +44,7 @@ class Opening:
         assert self.may_go_on.wait(PATIENCE_S)
         if self.refused:
             raise UnavailableError("no such form")
-        self.is_closed = False
+        self.is_closed = self.is_given_up = False
         self.made.append(self)
 
     def close(self) -> None:
@@ -108,3 +115,105 @@ def test_what_cannot_be_opened_stays_in_the_worker_until_it_is_offered_again(
         return offered.local is not None
 
     wait_until(is_taken_up, "the model")
+
+
+def test_what_a_stub_has_given_up_is_not_taken_up_again(
+    offered: OfferedModel, opening: type[Opening]
+) -> None:
+    opening.may_go_on.set()
+    offered.take(an_offer())
+    wait_until(lambda: offered.local is not None, "the model")
+    opening.made[0].is_given_up = True
+    offered.take(None)
+    assert opening.made[0].is_closed
+    again = an_offer()
+    offered.take(again)
+    assert not is_open(again.gate)
+    assert offered.local is None
+
+
+# A model that the stub computes (``LocalModel``), with a program of one line.
+
+ENTRY: Any = SimpleNamespace(outputs=("y",), ones={})
+
+
+class Asked:
+    """A request of Triton's for two rows."""
+
+    def parameters(self) -> str:
+        return ""
+
+    def inputs(self) -> list[Any]:
+        return [SimpleNamespace(name=lambda: "x", as_numpy=lambda: np.ones((2, 4), np.float32))]
+
+
+@dataclass
+class Small:
+    """A model that a stub computes: its runs, and what it tells the worker."""
+
+    run: Callable[[np.ndarray], np.ndarray] = np.negative
+    runs: int = 0
+    told: list[ComputedInStub] = field(default_factory=list)
+    made: Any = None
+    account: RequestAccount = field(
+        default_factory=lambda: RequestAccount(Statistics(), MODEL.name, MODEL.version)
+    )
+
+    def compute(self, outputs: Any, feeds: dict[str, np.ndarray], options: Any) -> list[Any]:
+        self.runs += 1
+        return [self.run(feeds["x"])]
+
+    def answer(self, requests: int) -> list[Any] | None:
+        answered: list[Any] | None = self.made.answer(
+            [Asked() for _ in range(requests)], ENTRY, self.account
+        )
+        return answered
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[Small]:
+    utils = ModuleType("triton_python_backend_utils")
+    utils.Tensor = lambda name, array: array  # type: ignore[attr-defined]
+    utils.InferenceResponse = list  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, utils.__name__, utils)
+    monkeypatch.delitem(sys.modules, "brisk.stub.local_model")
+    module = importlib.import_module("brisk.stub.local_model")
+    own = Small()
+    type_ = SimpleNamespace(shape=(None, 4))
+    plan = SimpleNamespace(outputs=[SimpleNamespace(type=type_)])
+    monkeypatch.setattr(module, "_open", lambda *_: (SimpleNamespace(plan=plan), False))
+    monkeypatch.setattr(module, "_loaded_segments", lambda program: [])
+    monkeypatch.setattr(module, "_run_of", lambda program: own.compute)
+    gate = os.memfd_create("gate")
+    os.ftruncate(gate, 4096)
+    model = MODEL._replace(batching=True)
+    own.made = module.LocalModel(
+        model, ComputeInStub(1, "/prepared", 100_000), gate, own.told.append
+    )
+    yield own
+    own.made.close()
+
+
+def test_joined_requests_whose_output_cannot_be_divided_are_computed_once_in_vain(
+    small: Small,
+) -> None:
+    small.run = lambda x: x.sum(0)[:3]
+    assert small.answer(2) is None
+    assert small.answer(2) is None
+    assert small.runs == 1
+    assert small.answer(1) is not None, "one by itself is computed here"
+    small.run = np.negative
+    assert small.answer(2) is None
+
+
+def test_the_worker_is_told_once_that_a_run_took_too_long(small: Small) -> None:
+    assert small.answer(1) is not None
+
+    def hang(x: np.ndarray) -> np.ndarray:
+        wait_until(lambda: small.made._guard.has_ended_it, "the guard")
+        raise RuntimeError("terminated")
+
+    small.run = hang
+    assert small.answer(1) is None
+    assert small.answer(1) is None
+    assert [(each.answered, each.gives_up) for each in small.told] == [(1, True)]

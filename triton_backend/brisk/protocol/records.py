@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias, get_args
 from brisk.protocol.status import Status
 from brisk.tuning import SessionTuning
 
-PROTOCOL_VERSION = 24
+PROTOCOL_VERSION = 25
 
 DEFAULT_MAX_RUN_NS = 600_000_000_000
 
@@ -277,6 +277,8 @@ class ComputedInStub(NamedTuple):
     durations: tuple[int, ...] = ()
     """The number of these requests in each class of ``metrics.BOUNDS_NS``, by the duration of
     their run."""
+    gives_up: bool = False
+    """Whether the stub computes the model no more, since a run took too long."""
 
 
 class Log(NamedTuple):

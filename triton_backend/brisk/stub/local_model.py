@@ -160,7 +160,7 @@ class LocalModel:
                 values = _as_configured(outputs, values, entry)
             response = pb_utils.InferenceResponse(list(map(pb_utils.Tensor, outputs, values)))
         except Exception:  # noqa: BLE001  # the worker's path computes it, and reports errors
-            self._clean_up()
+            self._clean_up(account)
             return None
         ended_ns = time.monotonic_ns()
         account.uncounted.append((NORMAL, ended_ns - begun_ns, 1))
@@ -204,6 +204,7 @@ class LocalModel:
         self._guard.begun_ns = 0
         for array in values:
             if not array.shape or len(array) != total:
+                self._joins = False
                 return None
         responses, begin = [], 0
         for rows in counts:
@@ -231,13 +232,15 @@ class LocalModel:
         self._guard.control = own
         return self._options
 
-    def _clean_up(self) -> None:
-        """Clean up after a failed run; give the model up if the guard ended the run."""
+    def _clean_up(self, account: RequestAccount) -> None:
+        """Clean up after a failed run; give the model up if the guard ended the run, so that the
+        worker takes it back."""
         self._guard.begun_ns = 0
         if self._guard.has_ended_it and not self.is_given_up:
             self.is_given_up = True
             if self._guard.control is not None:
                 self._guard.control.renew()
+            self._report(account, time.monotonic_ns(), gives_up=True)
 
     def _takes(self, rows: int) -> bool:
         """Whether to compute a run of so many rows in this process, by the times of earlier
@@ -260,13 +263,14 @@ class LocalModel:
         taken_ns = min(taken_ns, int(2 * known_ns))  # others may have had the processor
         self._expected_ns[size] = known_ns + 0.1 * (taken_ns - known_ns)
 
-    def _report(self, account: RequestAccount, now_ns: int) -> None:
+    def _report(self, account: RequestAccount, now_ns: int, *, gives_up: bool = False) -> None:
         """Report to the worker how many requests were answered in this process since the last
         report, and count them."""
         self._tells_at_ns = now_ns + TELL_NS
         account.count()
         durations = account.take_durations()
-        self._tell(ComputedInStub(self._model, self._answered - self._told, durations))
+        answered = self._answered - self._told
+        self._tell(ComputedInStub(self._model, answered, durations, gives_up))
         self._told = self._answered
 
     def close(self) -> None:

@@ -35,6 +35,8 @@ class OfferedModel:
         self._log = log
         self._offer: Offer | None = None
         """The offer that stands, accepted or being accepted; None if there is none."""
+        self._is_given_up = False
+        """Whether a run took too long here: then workers compute the model for good."""
 
     def take(self, offer: Offer | None) -> None:
         """Accept the worker's offer of the model, or close a further one; None withdraws it."""
@@ -42,8 +44,9 @@ class OfferedModel:
             self._offer = None
             local, self.local = self.local, None
             if local is not None:
+                self._is_given_up |= local.is_given_up
                 local.close()
-        elif self._offer is not None:
+        elif self._offer is not None or self._is_given_up:
             os.close(offer.gate)
         else:
             self._offer = offer

@@ -18,7 +18,6 @@ from brisk.telemetry.statistics import RequestAccount
 # Brisk's errors as Triton's: the only place where they are mapped.
 
 _CODES = {
-    "unsupported_operator": "UNSUPPORTED",
     "invalid_request": "INVALID_ARG",
     "not_loaded": "NOT_FOUND",
     "unavailable": "UNAVAILABLE",

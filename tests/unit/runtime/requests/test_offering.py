@@ -12,7 +12,7 @@ import pytest
 
 from brisk.os_priority import Precedence
 from brisk.protocol.channel import Receiver
-from brisk.protocol.records import ComputeInStub, ComputeNoMore, Record
+from brisk.protocol.records import ComputedInStub, ComputeInStub, ComputeNoMore, Record
 from brisk.protocol.runtime_paths import new_socket
 from brisk.runtime.models.entry import Binding, LoadOutcome, LoadState
 from brisk.runtime.models.load_watch import LoadWatch
@@ -31,6 +31,7 @@ from brisk.runtime.requests.offering import (
 )
 from brisk.runtime.sessions.session_caches import SessionCaches
 from brisk.scheduling.times import RunProfile
+from brisk.telemetry.events import INCIDENTS
 from support.runtime.requests import ASession, NotingLoader, a_model, with_memory
 
 ADDRESS = f"\0brisk-offering-{os.getpid()}"
@@ -90,6 +91,11 @@ class Stub:
                     os.close(descriptor)
                 told.append(record)
         return told
+
+    def gives_up(self) -> None:
+        self._offering.computed(
+            self.binding.peer, ComputedInStub(self.binding.model.model, 0, (), gives_up=True)
+        )
 
     def close(self) -> None:
         self._socket.close()
@@ -161,3 +167,14 @@ def test_what_a_run_takes_longer_beside_others_does_not_count(stub: Stub) -> Non
     (offer,) = stub.pass_s(1, 1000)
     assert isinstance(offer, ComputeInStub)
     assert offer.row_ns == SMALL_NS // 2
+
+
+def test_what_its_stub_gives_up_is_taken_back_and_never_offered_again(stub: Stub) -> None:
+    (offer,) = stub.pass_s(90, 1000)
+    assert isinstance(offer, ComputeInStub)
+    stub.gives_up()
+    (back,) = stub.pass_s(1, 1000)
+    assert isinstance(back, ComputeNoMore)
+    assert stub.pass_s(90, 0) == []
+    assert stub.pass_s(90, 1000) == []
+    assert "took too long in its stub" in INCIDENTS.newest(1)[0][1]

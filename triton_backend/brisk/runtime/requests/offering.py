@@ -116,12 +116,20 @@ class Offering:
         self._connections.send(binding.peer, ComputeNoMore(binding.model.model))
 
     def computed(self, peer: Peer, record: ComputedInStub) -> None:
-        """Count what a stub has answered by itself."""
+        """Count what a stub has answered by itself. Take a model back for good that it gives
+        up."""
         binding = self._sessions.bindings.get((peer.number, record.model))
-        if binding is not None:
-            binding.answered += record.answered
-            if len(record.durations) == len(binding.durations):
-                binding.durations = [*map(add, binding.durations, record.durations)]
+        if binding is None:
+            return
+        binding.answered += record.answered
+        if len(record.durations) == len(binding.durations):
+            binding.durations = [*map(add, binding.durations, record.durations)]
+        if record.gives_up and binding.is_offered:
+            binding.is_refused = True
+            self._take_back(binding)
+            text = f"a run of model '{binding.model.name}' took too long in its stub"
+            LOGGER.warning(f"{text}: from now on a worker computes it")
+            INCIDENTS.note(text)
 
     def gone(self, peer: Peer) -> None:
         """Note the end of a connection. A stub that gave no notice may have died of its model."""
