@@ -3,35 +3,29 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
+from brisk.cli.commands.caches import options
 from brisk.cli.commands.models import ModelArgument, VersionOption
 from brisk.cli.views.model_files import model_file
-from brisk.errors import InvalidConfigurationError, InvalidRequestError
+from brisk.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from brisk.exits.cascade import Cascade
     from brisk.exits.data.reading import ImageForm
     from brisk.exits.data.samples import Division, SampleGroups, Samples
     from brisk.exits.exploration import ExplorationSettings
-    from brisk.exits.exploration.settings import EvaluationMode
     from brisk.exits.guarantee.calibration import Promise
-    from brisk.exits.heads.exit_model import Judge
     from brisk.exits.model_graph import ModelGraph
     from brisk.settings import Tolerance
 
 NOTHING_WRITTEN = 3
 """The exit status if no caches are written."""
-
-_Number = TypeVar("_Number", int, float)
-
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 
 
 def train(
@@ -131,26 +125,26 @@ def train(
     from brisk.exits.exploration import ExplorationSettings
 
     settings = ExplorationSettings(
-        accuracy=_share("accuracy", accuracy),
-        confidence=_share("confidence", confidence),
-        miss_cost=_miss_cost(miss_cost),
-        memory_budget_bytes=None if memory_budget is None else _bytes(memory_budget),
-        points=_count("points", points),
-        variants=_variants(variants),
+        accuracy=options.share("accuracy", accuracy),
+        confidence=options.share("confidence", confidence),
+        miss_cost=options.miss_cost(miss_cost),
+        memory_budget_bytes=None if memory_budget is None else options.size_bytes(memory_budget),
+        points=options.count("points", points),
+        variants=options.variant_names(variants),
         smaller=smaller,
-        jobs=len(os.sched_getaffinity(0)) if jobs is None else _count("jobs", jobs),
-        threads=_count("threads", threads),
+        jobs=len(os.sched_getaffinity(0)) if jobs is None else options.count("jobs", jobs),
+        threads=options.count("threads", threads),
         seed=seed,
         output=output,
-        evaluation_mode=_evaluation_mode(evaluation_mode),
-        judges=_judges(judges),
+        evaluation_mode=options.evaluation_mode(evaluation_mode),
+        judges=options.judges(judges),
     )
     subject = _subject(model_file(model, version), output, tolerance, smaller)
     training_data = _training_data(
         subject,
         data,
         fit_data,
-        _image_form(scale, mean, deviation),
+        options.image_form(scale, mean, deviation),
         seed,
         settings.promise.fewest_inputs,
     )
@@ -220,7 +214,7 @@ def _subject(
     from brisk.exits.scores import find_scores, find_values
 
     graph = read_graph(file)
-    tolerated = None if tolerance is None else _tolerance(tolerance, output)
+    tolerated = None if tolerance is None else options.tolerated(tolerance, output)
     scores = find_scores(graph, output) if tolerated is None else find_values(graph, tolerated)
     if smaller is not None:
         from brisk.exits.learning.smaller import check_smaller
@@ -310,91 +304,3 @@ def _work_folder(model: str, samples: SampleGroups, more: Samples | None, seed: 
     folder = training_folder(digest.hexdigest()[:32])
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder
-
-
-# The options, each parsed by its own function; InvalidConfigurationError names a wrong one.
-
-
-def _share(name: str, value: float) -> float:
-    return _checked(name, value, 0.5 <= value < 1, "from 0.5 to below 1")
-
-
-def _miss_cost(value: float) -> float | None:
-    """Check the option ``--miss-cost``; return None for 1, for which only the mean counts."""
-    _checked("miss-cost", value, 0 < value <= 1, "above 0, at most 1")
-    return None if value == 1 else value
-
-
-def _count(name: str, value: int) -> int:
-    return _checked(name, value, value >= 1, "at least 1")
-
-
-def _checked(name: str, value: _Number, fits: bool, expected: str) -> _Number:
-    if not fits:
-        raise InvalidConfigurationError(f"--{name} must be {expected}, not {value}")
-    return value
-
-
-def _variants(text: str | None) -> tuple[str, ...]:
-    """Return the names of the variants in ``text``; all variants if it is empty."""
-    from brisk.exits.cascade import INT8
-    from brisk.exits.heads.predictors import CATALOGUE, variant
-
-    if not text:
-        return *(one.name for one in CATALOGUE), INT8
-    names = (name.strip() for name in text.split(";"))
-    return tuple(name if name == INT8 else variant(name).name for name in names)
-
-
-def _evaluation_mode(text: str) -> EvaluationMode:
-    from brisk.exits.exploration.settings import EvaluationMode
-
-    ways = [way.value for way in EvaluationMode]
-    if text not in ways:
-        raise InvalidConfigurationError(
-            f"--look-ups must be one of {', '.join(ways)}, not '{text}'"
-        )
-    return EvaluationMode(text)
-
-
-def _judges(text: str) -> tuple[Judge, ...]:
-    from brisk.exits.heads.exit_model import GATED, OF_CLASSES
-
-    if text not in ("gated", "all"):
-        raise InvalidConfigurationError(f"--judges must be gated or all, not '{text}'")
-    return GATED if text == "gated" else OF_CLASSES
-
-
-def _tolerance(text: str, output: str | None) -> Tolerance:
-    from brisk.settings import tolerance
-
-    if output is not None:
-        raise InvalidConfigurationError("--output names class scores, --tolerance is of others")
-    try:
-        return tolerance(text)
-    except ValueError as error:
-        raise InvalidConfigurationError(f"--tolerance {error}, not '{text}'") from None
-
-
-def _image_form(scale: float, mean: str, deviation: str) -> ImageForm:
-    from brisk.exits.data.reading import ImageForm
-
-    return ImageForm(scale, _numbers("mean", mean), _numbers("deviation", deviation))
-
-
-def _bytes(text: str) -> int:
-    match = re.fullmatch(r"(\d+)([kmg]?)b?", text.strip().lower())
-    if match is None:
-        raise InvalidConfigurationError(
-            f"--memory-budget must be bytes, as 500000, 500k, 64M or 1G, not '{text}'"
-        )
-    return int(match[1]) * _UNITS[match[2]]
-
-
-def _numbers(name: str, text: str) -> tuple[float, ...]:
-    try:
-        return tuple(float(part) for part in text.split(","))
-    except ValueError:
-        raise InvalidConfigurationError(
-            f"--{name} must be numbers separated by commas, not '{text}'"
-        ) from None
