@@ -16,10 +16,11 @@ from typer.testing import CliRunner
 from brisk.cli.application import application
 from brisk.cli.commands.caches.train import NOTHING_WRITTEN
 from brisk.errors import InvalidConfigurationError, InvalidModelError, InvalidRequestError
+from brisk.exits.adaptation.reference import read_reference
 from brisk.exits.cascade_file import digest_of, read_cascade
 from brisk.exits.exploration import measuring, trial
 from brisk.exits.exploration.trial import Trial, run_trial
-from brisk.exits.files.versions import caches_file
+from brisk.exits.files.versions import caches_file, learned_file, make_private_folder
 from brisk_bench.samples.writer import GraphWriter
 from support.exits.benchmarks import win_benchmarks
 
@@ -195,6 +196,22 @@ def test_an_interrupted_training_goes_on_where_it_was(
     assert later
     assert caches_file(entry / "1" / "model.onnx").exists()
     assert not (entry / "1" / "model.reference").exists(), "no data is kept, as was wanted"
+
+
+def test_the_data_of_training_lie_beside_the_caches_where_others_were_learned_before(
+    entry: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    win_benchmarks(monkeypatch)
+    file = entry / "1" / "model.onnx"
+    make_private_folder(file)
+    learned_file(file).write_bytes(b"learned from the traffic")
+    their_data = learned_file(file).with_suffix(".reference")
+    their_data.write_bytes(b"samples of the traffic")
+    made = train(entry)
+    assert made.exit_code == 0, made.output
+    assert f"written: {file.with_suffix('.reference')}" in made.stdout
+    read_reference(file.with_suffix(".reference"), digest_of(file))
+    assert their_data.read_bytes() == b"samples of the traffic"
 
 
 def test_caches_that_would_slow_the_model_down_are_not_written(

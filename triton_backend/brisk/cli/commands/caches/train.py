@@ -259,12 +259,14 @@ def _write(subject: _Subject, cascade: Cascade, kept: _TrainingData | None) -> I
     it is written."""
     from brisk.exits.adaptation.reference import write_reference
     from brisk.exits.cascade_file import write_cascade
-    from brisk.exits.files.versions import caches_file, reference_file
+    from brisk.exits.files.versions import REFERENCE_SUFFIX, caches_file
 
-    target, reference = caches_file(subject.file), reference_file(subject.file)
+    target = caches_file(subject.file)
+    # of the caches before, or of none: `reference_file` may name that of learned ones
+    reference = target.with_suffix(REFERENCE_SUFFIX)
+    reference.unlink(missing_ok=True)
     write_cascade(target, cascade)
     yield target
-    reference.unlink(missing_ok=True)
     if kept is not None and not subject.is_whole:
         write_reference(reference, cascade.model_digest, kept.samples, kept.division, kept.more)
         yield reference
