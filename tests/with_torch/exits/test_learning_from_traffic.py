@@ -20,6 +20,7 @@ from brisk.exits.files.learning_record import (
     Aim,
     LearningRecord,
     Stage,
+    collected,
     read_record,
     write_record,
 )
@@ -121,9 +122,10 @@ def test_without_gain_it_says_so_and_waits_for_twice_as_many_samples(
     digits: Path, adapted: Adapted
 ) -> None:
     """A network of a few microseconds: nothing pays."""
-    write_samples(digits, [{"image": adapted.images[:1000]}])
     record = LearningRecord(Stage.COLLECTING, 0.97, 1000)
     for tries in range(1, MOST_TRIES + 1):
+        while collected(digits)[0] < record.wanted:
+            write_samples(digits, [{"image": adapted.images[:1000]}])
         write_record(digits, record)
         record = learn(digits, record, 1)
         assert (record.stage, record.tries) == (Stage.REFUSED, tries)
@@ -149,7 +151,10 @@ def test_samples_of_another_form_and_damaged_ones_are_left_out(
     assert samples is not None
     (group,) = samples.groups
     assert group.inputs["image"].shape == (50, 1, 8, 8), "the model says what form"
-    refused = learn(digits, LearningRecord(Stage.COLLECTING, 0.97, 1000), 1)
+    assert collected(digits)[0] == 50
+    record = LearningRecord(Stage.COLLECTING, 0.97, 1000)
+    assert learn(digits, record, 1) == record, "no try is counted without the samples for it"
+    refused = learn(digits, LearningRecord(Stage.COLLECTING, 0.97, 50), 1)
     assert refused.stage is Stage.REFUSED
     assert "expected at least 200 different ones" in refused.reason
 

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
 
 from brisk.exits.files.learning_record import (
@@ -13,12 +15,15 @@ from brisk.exits.files.learning_record import (
     Aim,
     LearningRecord,
     Stage,
+    collected,
     read_record,
     write_record,
 )
-from brisk.exits.files.versions import make_private_folder
+from brisk.exits.files.sample_files import write_samples
+from brisk.exits.files.versions import learned_file, make_private_folder
 from brisk.runtime.early_exit import first_learning
 from brisk.runtime.early_exit.first_learning import MOST_FAILURES, FirstLearning
+from brisk_bench.samples.writer import GraphWriter
 from support.runtime.runtime_processes import hurry
 from support.waiting import wait_until
 
@@ -31,6 +36,15 @@ def model(tmp_path: Path) -> Path:
     file.write_bytes(b"no model")
     make_private_folder(file)
     return file
+
+
+def put_classifier(file: Path, classes: int = 3) -> None:
+    graph = GraphWriter("small", opset=18)
+    value = graph.input("features", "float32", ("batch", 8))
+    value = graph.add("Gemm", value, graph.weight(np.ones((8, classes))))
+    scores = graph.add("Softmax", value, axis=1)
+    graph.output(scores, "scores", "float32", ("batch", classes))
+    onnx.save(graph.model(), file)
 
 
 def run(model: Path, aim: Aim) -> int:
@@ -51,6 +65,29 @@ def test_a_process_that_finds_another_file_than_the_loaded_one_does_nothing(mode
     record = read_record(model)
     assert record is not None
     assert (record.stage, record.aim) == (Stage.UNFIT, aim)
+
+
+def test_what_the_file_before_was_asked_teaches_nothing_of_the_present_one(model: Path) -> None:
+    """They may have the same form, and another preprocessing."""
+    put_classifier(model)
+    before = Aim.of(model, 0.98, "", "")
+    write_record(model, LearningRecord(Stage.REFUSED, tries=1, wanted=4054, **before._asdict()))
+    write_samples(model, [{"features": np.zeros((9000, 8), np.float32)}])
+    assert collected(model)[0] == 9000
+    stricter = before._replace(accuracy=0.985)
+    assert run(model, stricter) == 0
+    assert collected(model)[0] == 9000, "they are of the same file"
+    put_classifier(model, classes=4)
+    aim, learning = Aim.of(model, 0.98, "", ""), FirstLearning(1 << 20, is_on=True, learns=True)
+    learned_file(model).write_bytes(b"caches of the file before")
+    learning.begin(model, aim)
+    assert not learned_file(model).exists()
+    assert run(model, aim) == 0
+    record = read_record(model)
+    assert record is not None
+    assert (record.stage, record.samples, record.tries) == (Stage.COLLECTING, 0, 0)
+    assert record.aim == aim
+    assert collected(model) == (0, 0)
 
 
 def test_a_process_leaves_a_model_alone_of_which_nothing_is_left_to_learn(model: Path) -> None:

@@ -127,6 +127,10 @@ class LearningRecord:
         stamp = self.model_stamp or aim.model_stamp
         return self.aim._replace(model_stamp=stamp) == aim
 
+    def is_of_another_file(self, aim: Aim) -> bool:
+        """Whether it says that it is of another file of the model than ``aim`` is."""
+        return self.model_stamp not in ("", aim.model_stamp)
+
     @property
     def may_be_tried(self) -> bool:
         """Whether there is something left to learn, now or with more samples."""
@@ -166,6 +170,10 @@ class LearningRecord:
         )
         parts = (self.words(rows), shortage)
         return "; ".join(parts if self._takes_fewer(room) else reversed(parts))
+
+    def is_due(self, rows: int, size: int, most_bytes: int) -> bool:
+        """Whether learning is tried with the samples that are stored."""
+        return self.wanted > 0 and (rows >= self.wanted or self.is_full(rows, size, most_bytes))
 
     def is_full(self, rows: int, size: int, most_bytes: int) -> bool:
         """Whether ``most_bytes`` leave no room for more samples, and those stored will do."""

@@ -6,6 +6,7 @@ It is compressed: pictures as float32 take a fourth to a tenth of their size.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -58,6 +59,23 @@ def write_samples(model: Path, parts: Sequence[Arrays]) -> Path:
     finally:
         unfinished.unlink(missing_ok=True)
     return target
+
+
+def delete_samples(model: Path) -> None:
+    """Delete all files of samples of ``model``. Raises OSError."""
+    for file in samples_folder(model).glob("*.npz"):
+        file.unlink(missing_ok=True)
+
+
+def count_again(file: Path, rows: int) -> None:
+    """Note in the name of a file of samples that only ``rows`` of it are of use; delete it if none
+    is. A file that was deleted meanwhile is ignored. Raises OSError."""
+    taken_at, writer = file.stem.split("-")[:2]
+    with contextlib.suppress(FileNotFoundError):
+        if rows:
+            file.rename(file.with_name(f"{taken_at}-{writer}-{rows}.npz"))
+        else:
+            file.unlink()
 
 
 def read_samples_file(path: Path) -> list[dict[str, np.ndarray]]:

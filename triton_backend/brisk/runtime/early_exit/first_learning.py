@@ -118,7 +118,7 @@ class FirstLearning:
             return
         record = read_record(model)
         if latest(model).exists() or (record is not None and record.stage is Stage.SERVED):
-            self._delete(model)
+            self._delete(model, aim)
         elif record is not None and record.is_for(aim):
             _stamp(model, record, aim)
 
@@ -130,10 +130,14 @@ class FirstLearning:
         if self._learns and record is not None:
             _stamp(model, record, aim)
 
-    def _delete(self, model: Path) -> None:
-        """Delete all files learned for ``model``."""
-        files = learned_file(model), adapted_file(model), candidate_file(model)
-        for file in (*files, previous_file(model), record_file(model)):
+    def _delete(self, model: Path, aim: Aim) -> None:
+        """Delete all files learned for ``model``. The record stays if it says that the samples are
+        of another file of the model: the process that replaces it deletes these."""
+        files = [learned_file(model), adapted_file(model), candidate_file(model)]
+        record = read_record(model)
+        if record is None or not record.is_of_another_file(aim):
+            files.append(record_file(model))
+        for file in (*files, previous_file(model)):
             file.unlink(missing_ok=True)
 
     def forget(self, models: set[Path]) -> None:
@@ -163,8 +167,7 @@ class FirstLearning:
         # while it is learned from, the process was killed, perhaps
         is_due = record is None or record.stage is Stage.LEARNING
         if record is not None and record.wanted:
-            is_due = rows >= record.wanted or record.is_full(rows, size, self._most_bytes)
-            is_due = is_due and find_spec("torch") is not None
+            is_due = record.is_due(rows, size, self._most_bytes) and find_spec("torch") is not None
         now_s = time.monotonic()
         failures = self._failures.get(model, 0)
         waits = failures and now_s - self._started_s[model] < RESTART_S

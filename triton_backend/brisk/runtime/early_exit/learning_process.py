@@ -43,12 +43,14 @@ from brisk.exits.files.learning_record import (
     Aim,
     LearningRecord,
     Stage,
+    collected,
     read_record,
     rows_wanted,
+    samples_limit_bytes,
     smaller_file,
     write_record,
 )
-from brisk.exits.files.sample_files import read_samples_file
+from brisk.exits.files.sample_files import count_again, delete_samples, read_samples_file
 from brisk.exits.files.versions import (
     REFERENCE_SUFFIX,
     learned_file,
@@ -112,6 +114,8 @@ def main() -> int:
     make_private_folder(model)
     record = read_record(model)
     if record is None or not record.is_for(aim):
+        if record is not None and record.is_of_another_file(aim):
+            delete_samples(model)  # they may be what this file is never asked
         record = look_at(model, aim)
     elif record.may_be_tried:
         record = learn(model, record, given.threads)
@@ -181,6 +185,8 @@ def _learned(
 ) -> LearningRecord:
     model = graph.path
     samples = read_samples(graph, folder)
+    if not record.is_due(*collected(model), samples_limit_bytes()):
+        return record  # many of those that were counted did not fit
     rows = 0 if samples is None else len(samples)
     tried = dataclasses.replace(record, samples=rows, tries=record.tries + 1, reason="")
     write_record(model, dataclasses.replace(tried, stage=Stage.LEARNING))
@@ -280,7 +286,8 @@ def read_samples(graph: ModelGraph, folder: Path) -> SampleGroups | None:
     """Return all stored samples that fit the model, the oldest first; None if there are none.
 
     Rows with NaN or infinite values are left out: they teach nothing, and are never answered
-    early. ``folder``: see ``SampleGroups.of``. Raises OSError.
+    early. Files name the rows that fit from then on, and are deleted if none does: others may be
+    taken for them. ``folder``: see ``SampleGroups.of``. Raises OSError.
     """
     samples = SampleGroups.of(_fitting_samples(graph), folder)
     return samples if len(samples) else None
@@ -292,8 +299,11 @@ def _fitting_samples(graph: ModelGraph) -> Iterator[Samples]:
             groups = read_samples_file(file)
         except (DamagedFileError, OSError) as error:  # deleted meanwhile, or damaged
             LOGGER.warning(f"samples '{file}' are left out: {error}")
+            if isinstance(error, DamagedFileError):
+                count_again(file, 0)
             continue
-        fitting = (Samples(inputs).finite() for inputs in groups if _is_fit(inputs, graph))
+        fitting = [Samples(inputs).finite() for inputs in groups if _is_fit(inputs, graph)]
+        count_again(file, sum(map(len, fitting)))
         yield from (part for part in fitting if len(part))
 
 
