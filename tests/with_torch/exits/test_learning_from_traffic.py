@@ -134,6 +134,7 @@ def test_without_gain_it_says_so_and_waits_for_twice_as_many_samples(
         during = read_record(digits)
         assert during is not None
         assert during.stage is Stage.LEARNING, "who asks meanwhile sees it"
+        assert during.tries == tries - 1, "who kills it meanwhile uses up no try"
         assert record.collects is (tries < MOST_TRIES)
     assert not learned_file(digits).exists()
     assert "does not pay" in record.words(1000)

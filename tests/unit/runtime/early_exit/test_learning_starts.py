@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import numpy as np
@@ -88,6 +89,21 @@ def test_what_the_file_before_was_asked_teaches_nothing_of_the_present_one(model
     assert (record.stage, record.samples, record.tries) == (Stage.COLLECTING, 0, 0)
     assert record.aim == aim
     assert collected(model) == (0, 0)
+
+
+@pytest.mark.parametrize("tries", [0, 1])
+def test_learning_that_was_killed_goes_on_with_the_samples_that_it_had(
+    model: Path, monkeypatch: pytest.MonkeyPatch, tries: int
+) -> None:
+    """It began with as many as found room, fewer than are wanted."""
+    monkeypatch.setattr(first_learning, "find_spec", lambda name: ModuleSpec(name, None))
+    aim, learning = Aim.of(model, 0.98, "", ""), FirstLearning(1 << 20, is_on=True, learns=True)
+    record = LearningRecord(Stage.LEARNING, wanted=2027, tries=tries, **aim._asdict())
+    write_record(model, record)
+    write_samples(model, [{"features": np.zeros((900, 8), np.float32)}])
+    assert learning.look(model, aim, 1) == (False, "learning from 0 samples")
+    assert learning.process_id is not None
+    learning.forget(set())
 
 
 def test_a_process_leaves_a_model_alone_of_which_nothing_is_left_to_learn(model: Path) -> None:

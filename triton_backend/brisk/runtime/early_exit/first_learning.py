@@ -164,10 +164,10 @@ class FirstLearning:
 
         Wait ``RESTART_S`` after a failure, and start none after ``MOST_FAILURES`` failures.
         """
-        # while it is learned from, the process was killed, perhaps
+        # a process that was learning was killed: its try goes on, whatever is stored by now
         is_due = record is None or record.stage is Stage.LEARNING
-        if record is not None and record.wanted:
-            is_due = record.is_due(rows, size, self._most_bytes) and find_spec("torch") is not None
+        is_due = is_due or (record is not None and record.is_due(rows, size, self._most_bytes))
+        is_due = is_due and (record is None or find_spec("torch") is not None)
         now_s = time.monotonic()
         failures = self._failures.get(model, 0)
         waits = failures and now_s - self._started_s[model] < RESTART_S

@@ -185,11 +185,13 @@ def _learned(
 ) -> LearningRecord:
     model = graph.path
     samples = read_samples(graph, folder)
-    if not record.is_due(*collected(model), samples_limit_bytes()):
+    is_begun = record.stage is Stage.LEARNING
+    if not is_begun and not record.is_due(*collected(model), samples_limit_bytes()):
         return record  # many of those that were counted did not fit
     rows = 0 if samples is None else len(samples)
     tried = dataclasses.replace(record, samples=rows, tries=record.tries + 1, reason="")
-    write_record(model, dataclasses.replace(tried, stage=Stage.LEARNING))
+    # a process that is killed has not tried: the next one does
+    write_record(model, dataclasses.replace(record, stage=Stage.LEARNING, samples=rows))
     may_go_on = tried.tries < MOST_TRIES
     again = 2 * max(rows, record.wanted) if may_go_on else 0
     refused = dataclasses.replace(tried, stage=Stage.REFUSED, wanted=again)
