@@ -113,7 +113,10 @@ def test_traffic_is_collected_and_what_was_learned_is_served(
         )
         record = read_record(model.file)
         aim = Aim.of(model.file, 0.97, "", "")
-        assert record == LearningRecord(Stage.COLLECTING, wanted=1345, **aim._asdict())
+        digest = model.cascade.model_digest
+        assert record == LearningRecord(
+            Stage.COLLECTING, wanted=1345, model_digest=digest, **aim._asdict()
+        )
 
         def is_written() -> bool:
             assert taken(ask(connection, model.easy[:1])) == "", "nothing has been learned yet"

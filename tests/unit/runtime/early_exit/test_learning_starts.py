@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
@@ -11,7 +13,9 @@ import numpy as np
 import onnx
 import pytest
 
+from brisk.artefacts.store import locked
 from brisk.exits.files.learning_record import (
+    BUSY,
     OTHER_FILES,
     Aim,
     LearningRecord,
@@ -21,7 +25,7 @@ from brisk.exits.files.learning_record import (
     write_record,
 )
 from brisk.exits.files.sample_files import write_samples
-from brisk.exits.files.versions import learned_file, make_private_folder
+from brisk.exits.files.versions import learned_file, make_private_folder, private_folder
 from brisk.runtime.early_exit import first_learning
 from brisk.runtime.early_exit.first_learning import MOST_FAILURES, FirstLearning
 from brisk_bench.samples.writer import GraphWriter
@@ -104,6 +108,55 @@ def test_learning_that_was_killed_goes_on_with_the_samples_that_it_had(
     assert learning.look(model, aim, 1) == (False, "learning from 0 samples")
     assert learning.process_id is not None
     learning.forget(set())
+
+
+def test_one_process_at_a_time_learns_of_a_model_whichever_runtime_has_started_it(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two servers may share a cache directory; the files of one would be the other's."""
+    aim, learning = Aim.of(model, 0.98, "", ""), FirstLearning(1 << 20, is_on=True, learns=True)
+
+    def has_ended() -> bool:
+        learning.look(model, aim, 1)
+        if learning.process_id is not None:
+            hurry([learning.process_id])
+        return learning.process_id is None
+
+    with locked(private_folder(model)) as is_alone:
+        assert is_alone
+        assert run(model, aim) == BUSY
+        for _ in range(MOST_FAILURES + 1):
+            monkeypatch.setattr(first_learning, "RESTART_S", 0.0)
+            learning.look(model, aim, 1)
+            monkeypatch.setattr(first_learning, "RESTART_S", 1e6)
+            wait_until(has_ended, "a process that finds another one", every_s=0.05)
+        assert learning.look(model, aim, 1) == (False, "is looked at"), "that is no failure"
+        assert read_record(model) is None
+    monkeypatch.setattr(first_learning, "RESTART_S", 0.0)
+    learning.look(model, aim, 1)
+    wait_until(lambda: has_ended() and read_record(model) is not None, "its turn", every_s=0.05)
+
+
+def test_copies_of_a_model_that_share_a_cache_share_what_is_learned(model: Path) -> None:
+    """Each container may have its own time of the file."""
+    put_classifier(model)
+    write_samples(model, [{"features": np.zeros((9, 8), np.float32)}])
+    stamps = []
+    for time_ns in (10**18, 2 * 10**18, 3 * 10**18):
+        os.utime(model, ns=(time_ns, time_ns))
+        aim = Aim.of(model, 0.98, "", "")
+        stamps.append(aim.model_stamp)
+        assert run(model, aim) == 0
+        if len(stamps) == 1:
+            record = read_record(model)
+            assert record is not None
+            write_record(model, replace(record, stage=Stage.REFUSED, tries=2, reason="slow"))
+    record = read_record(model)
+    assert record is not None
+    assert (record.stage, record.tries, record.reason) == (Stage.REFUSED, 2, "slow")
+    assert (*record.copies, record.model_stamp) == tuple(stamps)
+    assert all(record.is_for(aim._replace(model_stamp=each)) for each in stamps)
+    assert collected(model)[0] == 9
 
 
 def test_a_process_leaves_a_model_alone_of_which_nothing_is_left_to_learn(model: Path) -> None:

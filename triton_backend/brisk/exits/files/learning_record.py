@@ -7,7 +7,7 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
@@ -87,6 +87,8 @@ class WayTried(NamedTuple):
         return f"{self.name} {self.speed_up:.2f} × ({self.early:.0%} early)"
 
 
+MOST_COPIES = 16
+
 MOST_WAYS = 6
 """The most ways that a record names, the best first."""
 
@@ -113,6 +115,11 @@ class LearningRecord:
     smaller_stamp: str = ""
     model_stamp: str = ""
     """Empty in a record of a version of Brisk that did not note it."""
+    model_digest: str = ""
+    """``digest_of`` the model; empty: it is not known."""
+    copies: tuple[str, ...] = ()
+    """The stamps of files of the same bytes, which had the model's place before, or have it in
+    another container that shares the cache."""
 
     @property
     def aim(self) -> Aim:
@@ -124,17 +131,20 @@ class LearningRecord:
     def is_for(self, aim: Aim) -> bool:
         """Whether the record is of ``aim``. Without a ``model_stamp`` it counts as of any file of
         the model."""
-        stamp = self.model_stamp or aim.model_stamp
-        return self.aim._replace(model_stamp=stamp) == aim
+        is_same = self.aim._replace(model_stamp=aim.model_stamp) == aim
+        return is_same and not self.is_of_another_file(aim)
 
     def is_of_another_file(self, aim: Aim) -> bool:
         """Whether it says that it is of another file of the model than ``aim`` is."""
-        return self.model_stamp not in ("", aim.model_stamp)
+        known = (self.model_stamp, *self.copies)
+        return self.model_stamp != "" and aim.model_stamp not in known
 
-    @property
-    def may_be_tried(self) -> bool:
-        """Whether there is something left to learn, now or with more samples."""
-        return self.wanted > 0 or self.stage is Stage.LEARNING
+    def of_copy(self, aim: Aim) -> LearningRecord:
+        """Return the record as one of the file of ``aim``, too, which has the same bytes."""
+        if self.model_stamp and not self.is_of_another_file(aim):
+            return self
+        copies = (*self.copies, self.model_stamp) if self.model_stamp else ()
+        return replace(self, model_stamp=aim.model_stamp, copies=copies[-MOST_COPIES:])
 
     @property
     def collects(self) -> bool:
@@ -201,6 +211,10 @@ def samples_limit_bytes(environment: Mapping[str, str] = os.environ) -> int:
 OTHER_FILES = 3
 """The exit status of a learning process that finds other files than those that were loaded."""
 
+BUSY = 4
+"""The exit status of a learning process while another one, perhaps of another container that
+shares the cache, learns for the same model."""
+
 
 def record_file(model_file: Path, environment: Mapping[str, str] = os.environ) -> Path:
     return private_folder(model_file, environment) / "learning.json"
@@ -225,6 +239,8 @@ def read_record(
             smaller=str(found.get("smaller", "")),
             smaller_stamp=str(found.get("smaller_stamp", "")),
             model_stamp=str(found.get("model_stamp", "")),
+            model_digest=str(found.get("model_digest", "")),
+            copies=tuple(map(str, found.get("copies", ()))),
         )
     except (OSError, ValueError, LookupError, TypeError):
         return None

@@ -7,13 +7,13 @@ workers read.
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 import time
 from importlib.util import find_spec
 from pathlib import Path
 
 from brisk.exits.files.learning_record import (
+    BUSY,
     OTHER_FILES,
     Aim,
     LearningRecord,
@@ -35,7 +35,8 @@ from brisk.runtime.helper_process import HelperProcess
 from brisk.runtime.log import LOGGER
 
 RESTART_S = 60.0
-"""The least time from the start of a process that failed to that of the next one."""
+"""The least time from the start of a process that failed, or found another one at work, to that
+of the next one."""
 
 MOST_FAILURES = 3
 
@@ -63,6 +64,8 @@ class FirstLearning:
         self._failures: dict[Path, int] = {}
         """The processes that have failed one after the other, for the present aim and load."""
         self._started_s: dict[Path, float] = {}
+        self._busy: set[Path] = set()
+        """The models for which another process was found at work."""
         self._counted: dict[Path, tuple[float, int, int]] = {}
 
     @property
@@ -80,6 +83,7 @@ class FirstLearning:
         if self._aims.get(model) != aim:  # another promise, or another file
             self._aims[model] = aim
             self._failures.pop(model, None)
+            self._busy.discard(model)
             self._end(model)
         if not aim.is_present(model):
             self._end(model)
@@ -162,7 +166,8 @@ class FirstLearning:
     ) -> None:
         """Start the process if ``model`` has something to learn and no process runs.
 
-        Wait ``RESTART_S`` after a failure, and start none after ``MOST_FAILURES`` failures.
+        Wait ``RESTART_S`` after a failure, and while another process learns for the model; start
+        none after ``MOST_FAILURES`` failures.
         """
         # a process that was learning was killed: its try goes on, whatever is stored by now
         is_due = record is None or record.stage is Stage.LEARNING
@@ -170,7 +175,8 @@ class FirstLearning:
         is_due = is_due and (record is None or find_spec("torch") is not None)
         now_s = time.monotonic()
         failures = self._failures.get(model, 0)
-        waits = failures and now_s - self._started_s[model] < RESTART_S
+        waits = failures or model in self._busy
+        waits = waits and now_s - self._started_s[model] < RESTART_S
         if not is_due or self._learner is not None or waits or failures >= MOST_FAILURES:
             return
         arguments = ["--accuracy", str(aim.accuracy), "--threads", str(threads)]
@@ -185,7 +191,8 @@ class FirstLearning:
         if self._learner is None or status is None:
             return
         model, self._learner = self._learner, None
-        has_failed = status not in (0, OTHER_FILES)
+        (self._busy.add if status == BUSY else self._busy.discard)(model)
+        has_failed = status not in (0, OTHER_FILES, BUSY)
         failures = self._failures[model] = self._failures.get(model, 0) + 1 if has_failed else 0
         if has_failed:
             what = "; given up until its next load" if failures >= MOST_FAILURES else ""
@@ -208,6 +215,6 @@ def is_trained_by_hand(model: Path) -> bool:
 
 def _stamp(model: Path, record: LearningRecord, aim: Aim) -> None:
     """Note in the record that it is of the file of ``aim``, unless it is of another aim."""
-    stamped = dataclasses.replace(record, model_stamp=aim.model_stamp)
-    if stamped != record and stamped.aim == aim:
+    stamped = record.of_copy(aim)
+    if stamped != record and stamped.is_for(aim):
         write_record(model, stamped)

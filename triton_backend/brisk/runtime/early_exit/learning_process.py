@@ -16,6 +16,7 @@ worker that started it, at the lowest priority. Files are whole wherever it is k
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import shutil
 import sys
@@ -32,11 +33,13 @@ if __name__ == "__main__" and not step_aside():
 
 import numpy as np
 
+from brisk.artefacts.store import locked
 from brisk.errors import BriskError, InvalidModelError, InvalidRequestError
-from brisk.exits.cascade_file import ReplacedModelError, write_cascade
+from brisk.exits.cascade_file import ReplacedModelError, digest_of, write_cascade
 from brisk.exits.data.samples import SampleGroups, Samples
 from brisk.exits.files.container import DamagedFileError
 from brisk.exits.files.learning_record import (
+    BUSY,
     MOST_TRIES,
     OTHER_FILES,
     TRY_CONFIDENCE,
@@ -53,6 +56,7 @@ from brisk.exits.files.learning_record import (
 from brisk.exits.files.sample_files import count_again, delete_samples, read_samples_file
 from brisk.exits.files.versions import (
     REFERENCE_SUFFIX,
+    latest,
     learned_file,
     make_private_folder,
     private_folder,
@@ -91,7 +95,8 @@ PRIVATE = 0o600
 def main() -> int:
     """Do the next step for the model, write its record, and return the exit status 0.
 
-    Return ``OTHER_FILES`` if the files are not those that were loaded.
+    Return ``OTHER_FILES`` if the files are not those that were loaded, ``BUSY`` if another process
+    learns for the model.
     """
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
@@ -111,17 +116,45 @@ def main() -> int:
     if not aim.is_present(model):
         LOGGER.info(f"nothing is learned of {model}: its files are others than the loaded ones")
         return OTHER_FILES
-    make_private_folder(model)
-    record = read_record(model)
-    if record is None or not record.is_for(aim):
-        if record is not None and record.is_of_another_file(aim):
-            delete_samples(model)  # they may be what this file is never asked
-        record = look_at(model, aim)
-    elif record.may_be_tried:
-        record = learn(model, record, given.threads)
-    write_record(model, record)
+    with locked(make_private_folder(model)) as is_alone:
+        if not is_alone:
+            LOGGER.info(f"nothing is learned of {model}: another process learns of it")
+            return BUSY
+        record = _next_record(model, aim, given.threads)
+        if not aim.is_present(model):
+            LOGGER.info(f"nothing is learned of {model}: its files were replaced meanwhile")
+            return OTHER_FILES
+        write_record(model, record)
     LOGGER.info(f"early answers of {model} for {aim.accuracy:.1%}: {record.words(0)}")
     return 0
+
+
+def _next_record(model: Path, aim: Aim, threads: int) -> LearningRecord:
+    """Look at the model, or learn, whichever is due; return the record after it."""
+    record = read_record(model)
+    if record is not None and record.is_of_another_file(aim):
+        record = _of_present_file(model, record, aim)
+    if record is None or not record.is_for(aim):
+        digest = ""
+        with contextlib.suppress(InvalidModelError):  # what is wrong with it, the record says
+            digest = digest_of(model)
+        return dataclasses.replace(look_at(model, aim), model_digest=digest)
+    if record.stage is Stage.LEARNING or record.is_due(*collected(model), samples_limit_bytes()):
+        return learn(model, record, threads)
+    return record
+
+
+def _of_present_file(model: Path, record: LearningRecord, aim: Aim) -> LearningRecord | None:
+    """Return a record of another file for the present one if it has the same bytes; None if not.
+
+    Then the samples are deleted, too: they may be what the present file is never asked.
+    """
+    if not record.model_digest or digest_of(model) != record.model_digest:
+        delete_samples(model)
+        return None
+    if record.stage is Stage.SERVED and not latest(model).exists():
+        return None
+    return record.of_copy(aim)
 
 
 def look_at(model: Path, aim: Aim) -> LearningRecord:
