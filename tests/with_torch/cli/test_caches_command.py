@@ -198,6 +198,32 @@ def test_an_interrupted_training_goes_on_where_it_was(
     assert not (entry / "1" / "model.reference").exists(), "no data is kept, as was wanted"
 
 
+def test_what_an_interrupted_training_left_of_another_output_is_not_taken_for_this_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own_cache(tmp_path, monkeypatch)
+    win_benchmarks(monkeypatch)
+    model = slow_network(layers=6)
+    entry = put(tmp_path, model)
+    (features,) = (node.output[0] for node in model.graph.node if node.op_type == "Flatten")
+    started: list[Trial] = []
+
+    def interrupted(trial: Trial) -> Path:
+        started.append(trial)
+        if len(started) == 2:
+            raise KeyboardInterrupt
+        return run_trial(trial)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(trial, "run_trial", interrupted)
+        assert train(entry, "--output", features).exit_code != 0
+    assert started[0].file.exists()
+    made = train(entry, "--output", "scores")
+    assert made.exit_code == 0, made.output
+    file = entry / "1" / "model.onnx"
+    assert read_cascade(caches_file(file), digest_of(file)).scores.classes == CLASSES
+
+
 def test_the_data_of_training_lie_beside_the_caches_where_others_were_learned_before(
     entry: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import tempfile
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from brisk.exits.files.sample_files import write_samples
 from brisk.exits.files.versions import make_private_folder, private_folder
 from brisk.exits.learning.quantising import quantised
 from brisk.exits.model_graph import ExitPoint, exit_points, read_graph
-from brisk.exits.scores import Scores, find_scores
+from brisk.exits.scores import ScoreForm, Scores, find_scores
 from brisk.runtime.early_exit.learning_process import learn, look_at
 from brisk.settings import tolerance
 from support.exits.benchmarks import win_benchmarks
@@ -128,6 +129,36 @@ def test_values_of_an_earlier_call_are_not_taken_for_those_of_one_that_was_kille
     for found, expected in pairs:
         np.testing.assert_array_equal(found, expected)
         assert found[64:].any()
+
+
+def test_zeros_of_a_call_that_was_killed_are_not_taken_for_values_after_one_with_other_points(
+    opened: Opened, tmp_path: Path
+) -> None:
+    base, points, scores = opened
+    samples = Samples({"image": images(100)})
+
+    def killed(rows: int) -> None:
+        raise Killed
+
+    with pytest.raises(Killed):
+        collect(base, points, scores, [samples], tmp_path, killed)
+    collect(base, points[:1], scores, [samples], tmp_path)
+    found = collect(base, points, scores, [samples], tmp_path)
+    (tmp_path / "fresh").mkdir()
+    fresh = collect(base, points, scores, [samples], tmp_path / "fresh")
+    np.testing.assert_array_equal(found.hidden[1], fresh.hidden[1])
+    assert found.hidden[1][64:].any()
+
+
+def test_answers_of_another_output_are_not_taken_for_those_of_the_scores(
+    opened: Opened, tmp_path: Path
+) -> None:
+    base, points, scores = opened
+    samples = Samples({"image": images(40)})
+    expected = np.array(collect(base, points, scores, [samples], tmp_path).teacher)
+    as_shares = dataclasses.replace(scores, form=ScoreForm.PROBABILITIES)
+    other = collect(base, points, as_shares, [samples], tmp_path).teacher
+    assert not np.array_equal(other, expected)
 
 
 def test_complete_values_are_read_again(opened: Opened, tmp_path: Path) -> None:

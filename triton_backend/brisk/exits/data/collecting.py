@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -68,16 +69,17 @@ def collect(
     rows done. ``reductions``: by the names of points' values.
     """
     files = _files(folder, points, reductions)
-    teacher_file = folder / "teacher.npy"
+    teacher_file, marker_file = folder / "teacher.npy", folder / "collected.json"
+    marker = _marker(points, scores, reductions)
     count = sum(map(len, parts))
     firsts, of_classes = run_base(base, points, scores, bind_rows(parts[0].take(slice(1))))
     stored = _reduced(firsts, points, reductions)
     shapes = [(count, *one.shape[1:]) for one in (*stored, of_classes)]
-    if _are_there((*files, teacher_file), shapes):
+    if _is_there(marker_file, marker) and _are_there((*files, teacher_file), shapes):
         advance(count)
         return _read(folder, points, reductions, firsts)
-    # It says that all are complete, which are soon at their full size, of zeros.
-    teacher_file.unlink(missing_ok=True)
+    # It says which are complete: they are soon at their full size, of zeros.
+    marker_file.unlink(missing_ok=True)
     writers: list[np.memmap] = []
     teacher = np.empty((count, scores.classes), np.float32)
     start = 0
@@ -99,10 +101,10 @@ def collect(
         advance(len(distribution))
     for writer in writers:
         writer.flush()
-    # Written last.
-    unfinished = teacher_file.with_suffix(".unfinished.npy")
-    np.save(unfinished, teacher)
-    unfinished.replace(teacher_file)
+    np.save(teacher_file, teacher)
+    unfinished = marker_file.with_suffix(".unfinished")
+    unfinished.write_text(json.dumps(marker))
+    unfinished.replace(marker_file)  # last
     return _read(folder, points, reductions, firsts)
 
 
@@ -138,6 +140,24 @@ def _reduced(
         reduce = reductions.get(point.value)
         stored += [value] if reduce is None else reduce(value)
     return stored
+
+
+def _marker(
+    points: Sequence[ExitPoint], scores: Scores, reductions: Mapping[str, Reduce | None]
+) -> list[object]:
+    """Return what the files are of, as JSON: the scores, and each point's position, value and
+    whether it is reduced."""
+    stored = [[one.position, one.value, bool(reductions.get(one.value))] for one in points]
+    return [scores.value, scores.form.value, stored]
+
+
+def _is_there(marker_file: Path, marker: list[object]) -> bool:
+    """Whether the files are complete, and of what ``marker`` says."""
+    try:
+        found: object = json.loads(marker_file.read_text())
+    except (OSError, ValueError):
+        return False
+    return found == marker
 
 
 def _are_there(files: Sequence[Path], shapes: Sequence[tuple[int, ...]]) -> bool:

@@ -173,7 +173,7 @@ def _train(
     console = Console(soft_wrap=True, highlight=False)
     cascade: Cascade | None
     with unchanged(subject.file) as digest, bars(console) as drawn:
-        folder = _work_folder(digest, groups, more, settings.seed)
+        folder = _work_folder(digest, subject.scores, groups, more, settings.seed)
         progress = RichProgress(drawn)
         if subject.is_whole:
             whole = explore_whole(
@@ -201,6 +201,8 @@ class _Subject(NamedTuple):
 
     file: Path
     graph: ModelGraph
+    scores: str
+    """The name of its value with the scores."""
     tolerance: Tolerance | None
     is_whole: bool
     """Whether it can have no caches at hidden values, only approximate models before it."""
@@ -221,7 +223,7 @@ def _subject(
 
         check_smaller(smaller, graph, scores)
     is_whole = tolerated is not None or not can_have_caches(graph, scores.position)
-    return _Subject(file, graph, tolerated, is_whole)
+    return _Subject(file, graph, scores.value, tolerated, is_whole)
 
 
 class _TrainingData(NamedTuple):
@@ -289,9 +291,11 @@ def _check_proof(division: Division, promise: Promise) -> None:
     )
 
 
-def _work_folder(model: str, samples: SampleGroups, more: Samples | None, seed: int) -> Path:
-    """Return the work folder of the model of this digest, these samples and this seed, with the
-    files of an interrupted training.
+def _work_folder(
+    model: str, scores: str, samples: SampleGroups, more: Samples | None, seed: int
+) -> Path:
+    """Return the work folder of the model of this digest, these scores, these samples and this
+    seed, with the files of an interrupted training.
 
     Its mode is 0700, since samples may be private.
     """
@@ -299,7 +303,7 @@ def _work_folder(model: str, samples: SampleGroups, more: Samples | None, seed: 
 
     from brisk.exits.files.versions import training_folder
 
-    digest = hashlib.sha256(f"{model} {seed}".encode())
+    digest = hashlib.sha256(f"{model} {seed} {scores} ".encode())
     for part in (*samples.groups, *([] if more is None else [more])):
         for name, array in sorted(part.inputs.items()):
             digest.update(name.encode() + array.tobytes())
