@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
+import os
 import tempfile
 from pathlib import Path
 
@@ -159,6 +161,22 @@ def test_answers_of_another_output_are_not_taken_for_those_of_the_scores(
     as_shares = dataclasses.replace(scores, form=ScoreForm.PROBABILITIES)
     other = collect(base, points, as_shares, [samples], tmp_path).teacher
     assert not np.array_equal(other, expected)
+
+
+def test_a_full_disk_is_said_before_anything_is_written_to_mapped_files(
+    opened: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Written pages that find no room would end the process without a word."""
+    base, points, scores = opened
+
+    def full(descriptor: int, offset: int, size: int) -> None:
+        assert (offset, size) == (0, os.fstat(descriptor).st_size)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(OSError, match="No space left on device") as raised:
+        collect(base, points, scores, [Samples({"image": images(40)})], tmp_path)
+    assert raised.value.filename == str(tmp_path / f"hidden-{points[0].position}.npy")
 
 
 def test_complete_values_are_read_again(opened: Opened, tmp_path: Path) -> None:

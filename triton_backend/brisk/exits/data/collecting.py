@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import json
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,12 +88,7 @@ def collect(
     batches = (run_in_batches(base, points, scores, part.inputs, most_rows) for part in parts)
     for hidden, distribution in itertools.chain.from_iterable(batches):
         if not writers:
-            writers = [
-                np.lib.format.open_memmap(  # type: ignore[no-untyped-call]  # numpy
-                    file, "w+", np.float32, shape
-                )
-                for file, shape in zip(files, shapes, strict=False)
-            ]
+            writers = [_made(file, shape) for file, shape in zip(files, shapes, strict=False)]
         rows = slice(start, start + len(distribution))
         for writer, value in zip(writers, _reduced(hidden, points, reductions), strict=True):
             writer[rows] = value
@@ -106,6 +102,22 @@ def collect(
     unfinished.write_text(json.dumps(marker))
     unfinished.replace(marker_file)  # last
     return _read(folder, points, reductions, firsts)
+
+
+def _made(file: Path, shape: tuple[int, ...]) -> np.memmap:
+    """Make a file of float32 with room for all of it: what is written to a mapped file that finds
+    none ends the process. Raises OSError that names the file."""
+    made: np.memmap = np.lib.format.open_memmap(  # type: ignore[no-untyped-call]  # numpy
+        file, "w+", np.float32, shape
+    )
+    descriptor = os.open(file, os.O_RDWR)
+    try:
+        os.posix_fallocate(descriptor, 0, os.fstat(descriptor).st_size)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(file)) from error
+    finally:
+        os.close(descriptor)
+    return made
 
 
 def hidden_file(folder: Path, position: int) -> Path:
