@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 import signal
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 from brisk.exits.base_model import load_graph, run_base, taps_of
 from brisk.exits.cascade import Cascade
 from brisk.exits.guarantee.audit import FEWEST_AUDITED, FEWEST_ROWS
-from brisk.exits.model_graph import read_graph
+from brisk.exits.model_graph import ModelGraph, read_graph
 from brisk.exits.serving.frame import Answer
+from brisk.runtime.early_exit import audit_process
 from brisk.runtime.early_exit import audits as auditor_module
 from brisk.runtime.early_exit.audits import Auditor, Question
 from brisk.runtime.sessions.served_caches import REVIEWED_ROWS, ServedCaches
 from brisk.runtime.sessions.session_caches import Change, SessionCaches
-from support.exits.cascades import served, start
+from support.exits.cascades import network, served, start
 from support.exits.exits_model import Model, make_model
 from support.runtime.runtime_processes import hurry
 from support.waiting import wait_until
@@ -88,8 +92,38 @@ def test_a_model_that_has_changed_on_disk_is_not_asked(
     auditor.ask(question(model, "another"), "changed")
     assert answered(auditor) == ("changed", [])
     assert "the file has changed since it was loaded" in caplog.text
+    caplog.clear()
+    auditor.ask(question(model, "another"), "again")
+    assert answered(auditor) == ("again", [])
+    assert caplog.text == "", "it is neither read nor said again"
     auditor.ask(question(model), "right")
     assert len(answered(auditor)[1]) == 16
+
+
+def test_a_model_that_is_replaced_while_it_is_read_is_not_asked(
+    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Early answers would be compared with those of the new file under the old one's digest."""
+    file = tmp_path / "model.onnx"
+    shutil.copy(model.file, file)
+    asked = question(dataclasses.replace(model, file=file))
+
+    def replacing(path: Path) -> ModelGraph:
+        onnx.save(network(layers=5), path.with_suffix(".new"))
+        path.with_suffix(".new").rename(path)
+        return read_graph(path)
+
+    monkeypatch.setattr(audit_process, "read_graph", replacing)
+    models = audit_process.Models()
+    given = file, asked.digest, asked.scores, asked.inputs, asked.answers
+    said = models.answer(*given)
+    assert isinstance(said, str), said
+    assert "was replaced while" in said
+    assert models.answer(*given) == "the file has changed since it was loaded"
+    assert models.answer(*given) == []
+    shutil.copy(model.file, file)
+    monkeypatch.undo()
+    assert len(models.answer(*given)) == 16
 
 
 def test_an_auditor_that_dies_is_replaced(

@@ -26,9 +26,10 @@ import numpy as np
 
 from brisk.errors import BriskError, InvalidModelError
 from brisk.exits.base_model import BaseModel, answers_of, load_graph, taps_of
-from brisk.exits.cascade_file import digest_of
+from brisk.exits.cascade_file import unchanged
 from brisk.exits.model_graph import read_graph
 from brisk.exits.scores import Scores, all_agreeing
+from brisk.paths import Stamp, stamp_of
 
 IDLE_END_S = 300.0
 MOST_PROGRAMS = 4
@@ -52,6 +53,8 @@ class Models:
 
     def __init__(self) -> None:
         self._loaded: dict[tuple[Path, str, str], BaseModel] = {}
+        self._others: dict[tuple[Path, str], _Stamps] = {}
+        """By file and digest, the files beside a model that was found to be of another digest."""
 
     def answer(
         self,
@@ -61,25 +64,47 @@ class Models:
         inputs: Mapping[str, np.ndarray],
         answers: Sequence[np.ndarray],
     ) -> list[bool] | str:
-        """Return for each row whether ``answers`` agree with the model, or the error as text."""
+        """Return for each row whether ``answers`` agree with the model, or the error as text.
+
+        Nothing is returned where the model was found to be another one before: it is not read
+        again until a file beside it changes.
+        """
         try:
-            own = answers_of(self._find(model, digest, scores), scores, inputs)
+            base = self._find(model, digest, scores)
+            if base is None:
+                return []
+            own = answers_of(base, scores, inputs)
         except (BriskError, OSError) as error:
             return str(error)
         agrees: list[bool] = all_agreeing(answers, own, scores).tolist()
         return agrees
 
-    def _find(self, model: Path, digest: str, scores: Scores) -> BaseModel:
-        """Load the model unless it is loaded. Raises InvalidModelError if its file has changed."""
+    def _find(self, model: Path, digest: str, scores: Scores) -> BaseModel | None:
+        """Load the model unless it is loaded. Raises InvalidModelError if its file has changed;
+        return None if that was said already."""
         key = (model, digest, scores.value)
         if key not in self._loaded:
-            if digest_of(model) != digest:
-                raise InvalidModelError("the file has changed since it was loaded")
+            stamps = _stamps_beside(model)
+            if self._others.get((model, digest)) == stamps:
+                return None
+            with unchanged(model) as found:
+                if found != digest:
+                    self._others[model, digest] = stamps
+                    raise InvalidModelError("the file has changed since it was loaded")
+                graph = read_graph(model)
+                base = load_graph(graph, 1, taps_of((), scores, graph))
             if len(self._loaded) >= MOST_PROGRAMS:
                 del self._loaded[next(iter(self._loaded))]
-            graph = read_graph(model)
-            self._loaded[key] = load_graph(graph, 1, taps_of((), scores, graph))
+            self._loaded[key] = base
         return self._loaded[key]
+
+
+_Stamps = dict[str, Stamp]
+"""The stamps of the files in a folder by name."""
+
+
+def _stamps_beside(model: Path) -> _Stamps:
+    return {each.name: stamp_of(each.stat()) for each in model.parent.iterdir()}
 
 
 if __name__ == "__main__":
