@@ -159,7 +159,8 @@ while session.is_loading:
 watch = CacheWatch(None)
 caches = watch.open(session)
 assert caches is not None
-assert caches.base.program is session.starting.program, "the session itself stops at the exits"
+program = caches.version.base.program
+assert program is session.starting.program, "the session itself stops at the exits"
 watch.serve(session, caches)
 frame = session.start({"image": np.load(sys.argv[2])}, ["scores"])
 while not frame.step():

@@ -120,6 +120,17 @@ def version(model: Model, number: int) -> Cascade:
     return dataclasses.replace(model.cascade, revision=number)
 
 
+def test_a_file_that_is_replaced_while_it_is_read_is_served_at_the_next_look(
+    model: Model,
+) -> None:
+    session, watch = loaded(model), CacheWatch(Adaptation(0.0), LOOK_S)
+    caches = watch.open(session)
+    assert caches is not None
+    write_cascade(caches_file(model.file), version(model, 9))
+    watch.serve(session, caches)
+    wait_until(lambda: revision(session) == 9, "the version that came meanwhile")
+
+
 def test_a_candidate_ends_with_the_caches_that_it_was_made_of(
     model: Model, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -15,11 +15,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from brisk.errors import BriskError
 from brisk.exits.files.learning_record import Aim, stamp_text
 from brisk.exits.files.versions import (
+    adapted_file,
     candidate_file,
     is_candidate_outdated,
     latest,
@@ -113,6 +114,14 @@ Stamp = tuple[str, int, int, int] | None
 """Path, inode, size and time of change of a file; None: there is no file."""
 
 
+class OpenedCaches(NamedTuple):
+    """Caches that were read from a file."""
+
+    version: ServedCaches
+    stamp: Stamp
+    """The file as it was before it was read."""
+
+
 @dataclass(slots=True, eq=False)
 class _Watched:
     """A session whose caches' files are watched."""
@@ -156,38 +165,39 @@ class CacheWatch:
         """The last that learns of those with one folder, which alone decides what is learned."""
         self._thread: threading.Thread | None = None
 
-    def open(self, session: Session, aim: Aim | None = None) -> ServedCaches | None:
+    def open(self, session: Session, aim: Aim | None = None) -> OpenedCaches | None:
         """Read the session's caches. Any thread.
 
         Return None if no caches fit, or if they were learned and nobody asks for that (``aim`` is
         None), for another tolerance, or with a smaller model that the aim no longer has.
         """
         path = latest(session.path)
-        if not path.exists():
+        stamp = _stamp(path)
+        if stamp is None:
             return None
         if not isinstance(session, SegmentSession):
             LOGGER.warning(
                 f"caches '{path}' are ignored: ONNX Runtime's segments alone have exits"
             )
             return None
-        return _kept_to(aim, session.path, _read(session, path, None))
+        version = _kept_to(aim, session.path, _read(session, path, None))
+        return None if version is None else OpenedCaches(version, stamp)
 
-    def serve(self, session: Session, caches: ServedCaches, aim: Aim | None = None) -> None:
+    def serve(self, session: Session, caches: OpenedCaches, aim: Aim | None = None) -> None:
         """Serve ``caches`` from now on, and watch their files. Any thread.
 
         ``aim``: the aim of learning from the traffic; ignored if caches were trained by hand.
         Precondition: ``open`` has read ``caches``.
         """
         assert isinstance(session, SegmentSession)
-        session.caches.bring(caches)
+        session.caches.bring(caches.version)
         if is_trained_by_hand(session.path):
             aim = None
         elif aim is not None:
             aim = _of_loaded(aim, session)
             if self._first is not None:
                 _try(session, self._first.keep, aim)
-        stamp = _stamp(latest(session.path))
-        self._follow(_Watched(session, stamp, caches, aim=aim))
+        self._follow(_Watched(session, caches.stamp, caches.version, aim=aim))
 
     def collect(self, session: Session, aim: Aim) -> None:
         """Learn caches for ``aim`` from the session's traffic, and serve them. Any thread.
@@ -254,7 +264,9 @@ class CacheWatch:
             if change is Change.PROMOTED and is_candidate_outdated(session.path):
                 continue  # other caches have been written since: they are read below
             _keep(session.path, change)
-            if change in (Change.PROMOTED, Change.ROLLED_BACK):  # served already
+            if change is Change.PROMOTED:  # served already
+                watched.served = _stamp(adapted_file(session.path))
+            elif change is Change.ROLLED_BACK:
                 watched.served = _stamp(latest(session.path))
         path = latest(session.path)
         stamp = _stamp(path)
