@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import os
 import shutil
@@ -13,7 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from brisk.exits.cascade_file import digest_of, read_cascade
+from brisk.exits.cascade_file import digest_of, read_cascade, write_cascade
+from brisk.exits.files.container import digest_at_end
 from brisk.exits.files.versions import caches_file, candidate_file, reference_file
 from brisk.runtime.early_exit.adaptation_process import open_learner
 from brisk.runtime.early_exit.cache_watch import Adaptation
@@ -52,6 +54,7 @@ def test_a_better_version_is_published_for_trial_and_nothing_more_until_that_is_
     assert learner.learn(time.time())
     published = read_cascade(candidate_file(model), digest_of(model))
     assert published.revision == 1
+    assert published.trained_digest == digest_at_end(caches_file(model))
     sample(model, adapted.drifted((4, 5)))
     assert not learner.learn(time.time()), "the first is on trial"
     candidate_file(model).unlink()  # the runtime has rejected it
@@ -63,13 +66,15 @@ def test_a_better_version_is_published_for_trial_and_nothing_more_until_that_is_
 def test_what_was_learned_from_caches_that_were_trained_anew_meanwhile_is_not_tried(
     adapted: Adapted, model: Path
 ) -> None:
-    """It would be newer than those, and could take their place."""
+    """It would be newer than those, and could take their place: a copy keeps its time."""
     learner = open_learner(model)
     assert learner is not None
     sample(model, adapted.drifted())
     trained = caches_file(model)
-    later_ns = trained.stat().st_mtime_ns + 1
-    os.utime(trained, ns=(later_ns, later_ns))
+    before_ns = trained.stat().st_mtime_ns
+    anew = dataclasses.replace(read_cascade(trained, digest_of(model)), confidence=0.8)
+    write_cascade(trained, anew)
+    os.utime(trained, ns=(before_ns, before_ns))
     assert not learner.learn(time.time())
     assert not candidate_file(model).exists()
 

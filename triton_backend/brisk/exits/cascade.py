@@ -122,6 +122,9 @@ class Cascade:
     """The number of cascades that adaptation has published; 0 for one from training."""
     repairs: bool = False
     """Whether it replaces a version that recent traffic contradicts, even if it saves less."""
+    trained_digest: str = ""
+    """``digest_at_end`` of the file of trained caches that adaptation began with; empty: training
+    has made it itself."""
 
     @property
     def taps(self) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ import numpy as np
 from brisk.errors import BriskError, InvalidModelError, UnavailableError
 from brisk.exits.cascade import Cascade, Exit, Expected, Level, answer_form
 from brisk.exits.files.container import DamagedFileError, read_container, write_container
-from brisk.exits.files.versions import CACHES_SUFFIX, REFERENCE_SUFFIX
+from brisk.exits.files.versions import CACHES_SUFFIX, MADE_OF, REFERENCE_SUFFIX
 from brisk.exits.guarantee.calibration import CascadeCount, ExitCount
 from brisk.exits.heads.exit_model import AnswerForm, Judge
 from brisk.exits.model_graph import ExitPoint
@@ -123,6 +123,7 @@ def write_cascade(path: Path, cascade: Cascade, mode: int = 0o644) -> None:
         "synchronous": cascade.synchronous,
         "revision": cascade.revision,
         "repairs": cascade.repairs,
+        MADE_OF: cascade.trained_digest,
     }
     write_container(path, header, tensors, mode)
 
@@ -202,6 +203,7 @@ def read_cascade(path: Path, model_digest: str | None) -> Cascade:
             synchronous=bool(header["synchronous"]),
             revision=int(header["revision"]),
             repairs=header.get("repairs", False) is True,
+            trained_digest=str(header.get(MADE_OF, "")),
         )
     except DamagedFileError:
         raise

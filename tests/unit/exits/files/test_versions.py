@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from brisk.exits.files.container import digest_at_end, write_container
 from brisk.exits.files.versions import (
+    MADE_OF,
     adapted_file,
     caches_file,
     candidate_file,
+    is_candidate_outdated,
     latest,
     make_private_folder,
     previous_file,
@@ -48,6 +52,29 @@ def test_the_adapted_version_is_served_until_caches_are_trained_anew(model: Path
     assert latest(model) == adapted_file(model)
     os.utime(caches_file(model), ns=(trained_ns + 2 * 10**9,) * 2)
     assert latest(model) == caches_file(model)
+
+
+def test_what_was_made_of_other_caches_is_not_served_whatever_the_times_of_the_files(
+    model: Path,
+) -> None:
+    """A copy of a folder keeps them: what was trained first may be deployed last."""
+    trained, adapted, candidate = caches_file(model), adapted_file(model), candidate_file(model)
+
+    def made_at(file: Path, day: int, header: Mapping[str, object]) -> None:
+        write_container(file, header, {})
+        os.utime(file, ns=(day * 10**18,) * 2)
+
+    made_at(trained, 3, {"revision": 0})
+    made_of = {MADE_OF: digest_at_end(trained)}
+    made_at(adapted, 1, {"revision": 1} | made_of)
+    made_at(candidate, 1, {"revision": 2} | made_of)
+    assert latest(model) == adapted
+    assert not is_candidate_outdated(model)
+    made_at(trained, 1, {"revision": 0, "another": True})
+    promote(model)
+    assert latest(model) == trained
+    made_at(candidate, 2, {"revision": 3} | made_of)
+    assert is_candidate_outdated(model)
 
 
 def test_versions_are_taken_back_one_by_one(model: Path) -> None:

@@ -32,6 +32,7 @@ from brisk.exits.base_model import BATCH_ROWS, BaseModel, load_graph, taps_of
 from brisk.exits.cascade import Cascade, Exit
 from brisk.exits.cascade_file import read_cascade, unchanged
 from brisk.exits.data.outliers import FOR_FLOOR, make_outliers
+from brisk.exits.files.container import DamagedFileError, digest_at_end
 from brisk.exits.files.versions import reference_file, trained_file
 from brisk.exits.guarantee.calibration import Promise, Scored, in_order
 from brisk.exits.guarantee.proposals import fewest_to_calibrate
@@ -91,15 +92,19 @@ class Adapter:
     def open(cls, model_file: Path, settings: AdaptationSettings) -> Adapter | None:
         """Open the model's caches and reference; return None if either is missing.
 
-        Raises DamagedFileError if they are not whole or not of this model, ReplacedModelError if
-        that is replaced meanwhile.
+        Raises DamagedFileError if they are not whole or not of this model, or are replaced
+        meanwhile, ReplacedModelError if the model is.
         """
         caches, original = trained_file(model_file), reference_file(model_file)
         if not (caches.exists() and original.exists()):
             return None
         with unchanged(model_file) as digest:
-            reference = read_reference(original, digest)
+            trained = digest_at_end(caches)
             cascade = read_cascade(caches, digest)
+            reference = read_reference(original, digest)  # written last
+            if digest_at_end(caches) != trained:
+                raise DamagedFileError(f"'{caches}' was replaced while it was read")
+            cascade = dataclasses.replace(cascade, trained_digest=trained)
             graph = read_graph(model_file)
             taps = taps_of(read_points(cascade), cascade.scores, graph)
             base = load_graph(graph, 1, taps)

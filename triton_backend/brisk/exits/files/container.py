@@ -120,6 +120,28 @@ def read_container(path: Path) -> TensorFile:
         raise DamagedFileError(f"its header is malformed: {error}") from error
 
 
+def digest_at_end(path: Path) -> str:
+    """Return the digest with which the file ends, hexadecimal: no other file has the same. The
+    rest is not read. Raises OSError, and InvalidModelError if the file leads out of its folder."""
+    with open_file(path, "the caches' file") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - _DIGEST_BYTES))
+        return file.read().hex()
+
+
+def read_header(path: Path) -> Mapping[str, Any]:
+    """Return the header of a file whose tensors are not read and whose bytes are not compared with
+    their digest; empty if it has none. Raises OSError."""
+    try:
+        with open_file(path, "the caches' file") as file:
+            magic, version, length = _PREFIX.unpack(file.read(_PREFIX.size))
+            if (magic, version) != (MAGIC, VERSION) or length > LARGEST_HEADER_BYTES:
+                return {}
+            header = json.loads(file.read(length))["header"]
+    except (struct.error, LookupError, TypeError, ValueError, RecursionError, InvalidModelError):
+        return {}
+    return header if isinstance(header, dict) else {}
+
+
 def _tensor(blobs: memoryview, entry: Mapping[str, Any]) -> np.ndarray:
     dtype, shape, offset = entry["dtype"], entry["shape"], entry["offset"]
     if dtype not in _DTYPES or not all(isinstance(size, int) and size >= 0 for size in shape):

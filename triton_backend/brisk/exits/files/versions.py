@@ -14,8 +14,8 @@ reference data lie in ``learned.reference``, its progress in ``learning.json``
 
 ``candidate.caches``: the version that adaptation publishes, with a ``revision`` above that of the
 version it was made from. The runtime serves it on trial, interleaved with its predecessor, and
-then renames it to ``adapted.caches``, or deletes it if it does worse, or if the version that it
-would replace is newer. Adaptation goes on from ``latest``.
+then renames it to ``adapted.caches``, or deletes it if it does worse, or if caches were trained
+since: it names the file that adaptation began with. Adaptation goes on from ``latest``.
 
 ``previous.caches``: the adapted version before, which is served again if the present one breaks
 its promise.
@@ -29,11 +29,16 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from brisk.errors import InvalidModelError
+from brisk.exits.files.container import digest_at_end, read_header
 from brisk.ownership import make_private
 from brisk.settings import cache_directory
 
 CACHES_SUFFIX = ".caches"
 REFERENCE_SUFFIX = ".reference"
+
+MADE_OF = "trained_digest"
+"""The key in the header of an adapted version with ``digest_at_end`` of the trained file."""
 
 
 def caches_file(model_file: Path) -> Path:
@@ -93,7 +98,7 @@ def previous_file(model_file: Path) -> Path:
 def promote(model_file: Path) -> None:
     """Make the candidate the adapted version. Raises FileNotFoundError if there is none."""
     candidate, adapted = candidate_file(model_file), adapted_file(model_file)
-    os.utime(candidate)  # else caches trained while it was on trial would be newer
+    os.utime(candidate)  # one that does not say what it was made of is newer than that
     with contextlib.suppress(FileNotFoundError):
         adapted.rename(previous_file(model_file))
     candidate.rename(adapted)
@@ -118,21 +123,29 @@ def latest(model_file: Path, environment: Mapping[str, str] = os.environ) -> Pat
     """Return the version to serve: the adapted one, if it descends from the trained one."""
     trained = trained_file(model_file, environment)
     adapted = adapted_file(model_file, environment)
-    return adapted if adapted.exists() and _is_newer(adapted, trained) else trained
+    return adapted if adapted.exists() and _descends(adapted, trained, trained) else trained
 
 
 def is_candidate_outdated(model_file: Path) -> bool:
-    """Whether the candidate was made of another version than the present one: it is not newer.
+    """Whether the candidate was made of other caches than the present ones.
 
     False if there is no candidate.
     """
-    candidate = candidate_file(model_file)
-    return candidate.exists() and not _is_newer(candidate, latest(model_file))
+    candidate, trained = candidate_file(model_file), trained_file(model_file)
+    return candidate.exists() and not _descends(candidate, trained, latest(model_file))
 
 
-def _is_newer(adapted: Path, trained: Path) -> bool:
-    """Whether ``adapted`` is newer than ``trained``: caches trained anew replace adapted ones."""
+def _descends(adapted: Path, trained: Path, before: Path) -> bool:
+    """Whether ``adapted`` was made of the caches in ``trained``: those that are trained anew
+    replace it, whatever their time.
+
+    A version of Brisk that did not note of which it made a file is taken to have made it of
+    those, if the file is newer than ``before``.
+    """
     try:
-        return adapted.stat().st_mtime_ns > trained.stat().st_mtime_ns
-    except OSError:
+        made_of = read_header(adapted).get(MADE_OF)
+        if made_of:
+            return bool(made_of == digest_at_end(trained))
+        return adapted.stat().st_mtime_ns > before.stat().st_mtime_ns
+    except (OSError, InvalidModelError):
         return False

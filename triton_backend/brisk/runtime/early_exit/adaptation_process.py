@@ -10,6 +10,7 @@ as the worker that started it, at the lowest priority. Files are whole wherever 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
 import time
 from pathlib import Path
@@ -23,11 +24,11 @@ if __name__ == "__main__" and not step_aside():
 
 import torch
 
-from brisk.errors import BriskError
+from brisk.errors import BriskError, InvalidModelError
 from brisk.exits.adaptation.adapter import Adapter
 from brisk.exits.adaptation.retraining import AdaptationSettings
 from brisk.exits.cascade_file import digest_of, read_cascade, write_cascade
-from brisk.exits.files.container import DamagedFileError
+from brisk.exits.files.container import DamagedFileError, digest_at_end
 from brisk.exits.files.sample_files import read_samples_file
 from brisk.exits.files.versions import candidate_file, latest, samples_folder, trained_file
 
@@ -60,7 +61,6 @@ def main() -> int:
 def open_learner(model: Path) -> Learner | None:
     """Return a learner for ``model``; None if it has no caches, or no training data of them."""
     try:
-        trained_ns = trained_file(model).stat().st_mtime_ns
         adapter = Adapter.open(model, AdaptationSettings())
     except FileNotFoundError:
         adapter = None
@@ -72,20 +72,17 @@ def open_learner(model: Path) -> Learner | None:
             f"caches of {model} do not learn: there is no data of their training next to them"
         )
         return None
-    return Learner(model, adapter, trained_ns)
+    return Learner(model, adapter)
 
 
 class Learner:
     """Adapts the caches of one model."""
 
-    def __init__(self, model: Path, adapter: Adapter, trained_ns: int) -> None:
-        """Remove unfinished files of a process that was killed while it published.
-
-        ``trained_ns``: the time of the file of caches (mtime) that the adapter has opened.
-        """
+    def __init__(self, model: Path, adapter: Adapter) -> None:
+        """Remove unfinished files of a process that was killed while it published."""
         self.model = model
         self._adapter = adapter
-        self._trained_ns = trained_ns
+        self._trained_digest = adapter.cascade.trained_digest
         self._newest = ""
         self._was_refused = False
         candidate = candidate_file(model)
@@ -99,6 +96,8 @@ class Learner:
         """
         if not self._take_samples() or candidate_file(self.model).exists():
             return False
+        if not self._descends_from_trained():
+            return False  # this process ends when the worker looks the next time
         self._follow()
         outcome = self._adapter.adapt(now_s)
         if outcome.cascade is None:
@@ -113,7 +112,7 @@ class Learner:
         write_cascade(candidate, outcome.cascade, PRIVATE)
         if not self._descends_from_trained():
             candidate.unlink(missing_ok=True)
-            return False  # this process ends when the worker looks the next time
+            return False
         because = f", since {outcome.reason}" if outcome.reason else ""
         before_ms, after_ms = (saved_s * 1e3 for saved_s in outcome.saved_s)
         LOGGER.info(
@@ -127,8 +126,8 @@ class Learner:
         """Whether the caches are still there that the adapter began with, trained by nobody
         since."""
         try:
-            return trained_file(self.model).stat().st_mtime_ns == self._trained_ns
-        except FileNotFoundError:
+            return digest_at_end(trained_file(self.model)) == self._trained_digest
+        except (FileNotFoundError, InvalidModelError):
             return False
 
     def _take_samples(self) -> bool:
@@ -158,7 +157,9 @@ class Learner:
             LOGGER.warning(f"caches of {self.model} cannot be read: {error}")
             return
         if served.revision != self._adapter.cascade.revision:
-            self._adapter.cascade = served
+            self._adapter.cascade = dataclasses.replace(
+                served, trained_digest=self._trained_digest
+            )
 
 
 if __name__ == "__main__":

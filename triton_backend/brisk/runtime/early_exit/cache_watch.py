@@ -17,7 +17,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from brisk.errors import BriskError
+from brisk.errors import BriskError, InvalidModelError
+from brisk.exits.files.container import digest_at_end
 from brisk.exits.files.learning_record import Aim, stamp_text
 from brisk.exits.files.versions import (
     adapted_file,
@@ -56,8 +57,8 @@ class Adaptation:
     def __init__(self, interval_s: float) -> None:
         self._interval_s = interval_s
         self._process = HelperProcess(_PROCESS)
-        self._task: tuple[tuple[str, int], ...] = ()
-        """The models of the process, each with the time of its caches' training (mtime, ns)."""
+        self._task: tuple[tuple[str, str], ...] = ()
+        """The models of the process, each with the digest of its trained caches."""
         self._is_done = False
 
     @property
@@ -96,16 +97,16 @@ class Adaptation:
             self._process = HelperProcess(_PROCESS)  # a new one may start at once
 
 
-def _learnable(model: Path) -> tuple[str, int] | None:
-    """Return the model and when its caches were trained (mtime, ns). Return None unless it has
-    caches, their training data, and samples."""
+def _learnable(model: Path) -> tuple[str, str] | None:
+    """Return the model and the digest of its trained caches. Return None unless it has caches,
+    their training data, and samples."""
     try:
-        trained_ns = trained_file(model).stat().st_mtime_ns
-    except FileNotFoundError:
+        trained = digest_at_end(trained_file(model))
+    except (FileNotFoundError, InvalidModelError):
         return None
     if not reference_file(model).exists() or not any(samples_folder(model).glob("*.npz")):
         return None
-    return str(model), trained_ns
+    return str(model), trained
 
 
 LOOK_S = 1.0
