@@ -6,7 +6,9 @@ The session and its watch are in this process; no runtime is needed.
 from __future__ import annotations
 
 import dataclasses
+import errno
 import logging
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +17,8 @@ import onnx
 import pytest
 
 from brisk.exits.cascade import Cascade
-from brisk.exits.cascade_file import digest_of, write_cascade
+from brisk.exits.cascade_file import digest_of, read_cascade, write_cascade
+from brisk.exits.files.learning_record import Aim, LearningRecord, Stage, read_record, write_record
 from brisk.exits.files.versions import (
     adapted_file,
     caches_file,
@@ -23,7 +26,10 @@ from brisk.exits.files.versions import (
     learned_file,
     make_private_folder,
 )
+from brisk.runtime.early_exit import cache_watch
 from brisk.runtime.early_exit.cache_watch import Adaptation, CacheWatch
+from brisk.runtime.early_exit.first_learning import FirstLearning
+from brisk.runtime.sessions import served_caches
 from brisk.runtime.sessions.segment_session import SegmentSession, load_segment_session
 from brisk.runtime.sessions.session_caches import Change
 from support.exits.exits_model import Model, make_model
@@ -114,6 +120,39 @@ def test_a_file_replaced_before_caches_are_first_read_is_served_without_them(
     write_cascade(caches_file(model.file), own)
     assert CacheWatch(None).open(session) is None
     assert "they are served from its next load on" in caplog.text
+
+
+def test_what_cannot_be_read_at_a_load_is_neither_deleted_nor_forgotten(
+    model: Model, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The process may have had too many files open."""
+    caches_file(model.file).unlink()
+    write_cascade(learned_file(model.file), version(model, 3))
+    write_cascade(candidate_file(model.file), version(model, 4))
+    aim = Aim.of(model.file, 0.97, "", "")
+    write_record(model.file, LearningRecord(Stage.SERVED, **aim._asdict()))
+    failing = True
+
+    def read(path: Path, digest: str | None) -> Cascade:
+        if failing:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return read_cascade(path, digest)
+
+    monkeypatch.setattr(served_caches, "read_cascade", read)
+    monkeypatch.setattr(cache_watch, "RETRY_S", 0.0)
+    first = FirstLearning(1 << 20, is_on=False, learns=True)
+    session, watch = loaded(model), CacheWatch(Adaptation(0.0), LOOK_S, first)
+    opened = watch.open(session, aim)
+    assert opened is not None
+    assert "cannot be read now: [Errno 24] Too many open files" in caplog.text
+    watch.serve(session, opened, aim)
+    tried = f"caches of {model.file}: OSError: [Errno 24]"
+    wait_until(lambda: caplog.text.count(tried) > 1, "a look at the files")
+    assert revision(session) is None
+    assert read_record(model.file) is not None
+    failing = False
+    wait_until(lambda: revision(session) == 3, "what was learned")
+    wait_until(lambda: revision(session) == 3 and session.caches.candidate is not None, "a trial")
 
 
 def version(model: Model, number: int) -> Cascade:

@@ -111,6 +111,9 @@ def _learnable(model: Path) -> tuple[str, str] | None:
 
 LOOK_S = 1.0
 
+RETRY_S = 60.0
+"""The time after which files are read again where one could not be."""
+
 Stamp = tuple[str, int, int, int] | None
 """Path, inode, size and time of change of a file; None: there is no file."""
 
@@ -118,9 +121,10 @@ Stamp = tuple[str, int, int, int] | None
 class OpenedCaches(NamedTuple):
     """Caches that were read from a file."""
 
-    version: ServedCaches
+    version: ServedCaches | None
+    """None: the file could not be read, and will be again."""
     stamp: Stamp
-    """The file as it was before it was read."""
+    """The file as it was before it was read; None if it could not be."""
 
 
 @dataclass(slots=True, eq=False)
@@ -132,6 +136,8 @@ class _Watched:
     """The file of the served version, as it was read."""
     last: ServedCaches | None
     """The version that was served last, whose segments the next one uses if they fit."""
+    waits_until_s: float = 0.0
+    """When its files are read again after one could not be, by ``time.monotonic``."""
     tried: Stamp = None
     """The file of the last candidate, as it was read."""
     aim: Aim | None = None
@@ -173,15 +179,19 @@ class CacheWatch:
         None), for another tolerance, or with a smaller model that the aim no longer has.
         """
         path = latest(session.path)
-        stamp = _stamp(path)
-        if stamp is None:
+        if not path.exists():
             return None
         if not isinstance(session, SegmentSession):
             LOGGER.warning(
                 f"caches '{path}' are ignored: ONNX Runtime's segments alone have exits"
             )
             return None
-        version = _kept_to(aim, session.path, _read(session, path, None))
+        try:
+            stamp = _stamp(path)
+            version = _kept_to(aim, session.path, _read(session, path, None))
+        except OSError as error:
+            LOGGER.warning(f"caches '{path}' cannot be read now: {error}")
+            return OpenedCaches(None, None)
         return None if version is None else OpenedCaches(version, stamp)
 
     def serve(self, session: Session, caches: OpenedCaches, aim: Aim | None = None) -> None:
@@ -191,12 +201,13 @@ class CacheWatch:
         Precondition: ``open`` has read ``caches``.
         """
         assert isinstance(session, SegmentSession)
-        session.caches.bring(caches.version)
+        if caches.version is not None:
+            session.caches.bring(caches.version)
         if is_trained_by_hand(session.path):
             aim = None
         elif aim is not None:
             aim = _of_loaded(aim, session)
-            if self._first is not None:
+            if self._first is not None and caches.version is not None:
                 _try(session, self._first.keep, aim)
         self._follow(_Watched(session, caches.stamp, caches.version, aim=aim))
 
@@ -269,11 +280,22 @@ class CacheWatch:
                 watched.served = _stamp(adapted_file(session.path))
             elif change is Change.ROLLED_BACK:
                 watched.served = _stamp(latest(session.path))
+        if time.monotonic() < watched.waits_until_s:
+            return
+        try:
+            self._look_at_files(watched)
+        except OSError:
+            watched.waits_until_s = time.monotonic() + RETRY_S
+            raise
+
+    def _look_at_files(self, watched: _Watched) -> None:
+        """Serve the latest version, and try the candidate, if they are others than before."""
+        session = watched.session
         path = latest(session.path)
         stamp = _stamp(path)
         if stamp != watched.served:
-            watched.served = stamp
             found = _read(session, path, watched.last)
+            watched.served = stamp
             version = _kept_to(watched.aim, session.path, found)
             if found is not None or stamp is None:  # else they cannot be read: the last go on
                 watched.last = version
@@ -296,8 +318,8 @@ class CacheWatch:
             return
         if not session.starting.source.is_of(session.path):
             return  # it may be of the model's new file: the next load tries it
-        watched.tried = stamp
         version = _kept_to(watched.aim, session.path, _read(session, path, watched.last))
+        watched.tried = stamp
         if version is None:
             path.unlink(missing_ok=True)
             return

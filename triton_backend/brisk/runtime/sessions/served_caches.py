@@ -144,7 +144,7 @@ def read_version(
     present: ServedCaches | None = None,
 ) -> ServedCaches | None:
     """Return the caches in ``path``; None, with a warning, if they do not fit the model as it was
-    ``loaded``.
+    ``loaded``. Raises OSError if they or the model cannot be read, which may be for now only.
 
     The file ``model`` may have been replaced since then: what was proved for another file is not
     served by the loaded one.
@@ -174,7 +174,7 @@ def read_version(
             )
     except FileNotFoundError:
         return None
-    except (DamagedFileError, InvalidModelError, OSError) as error:
+    except (DamagedFileError, InvalidModelError) as error:
         LOGGER.warning(f"caches '{path}' are ignored: {error}")
         return None
     return version
