@@ -193,13 +193,14 @@ def read_cascade(path: Path, model_digest: str | None) -> Cascade:
         )
         if any((one.judge is Judge.TYPICAL) != (scores.tolerance is not None) for one in exits):
             raise DamagedFileError(f"its exits do not judge answers within {scores.tolerance}")
+        expected = header["expected"]
         return Cascade(
             model_digest=digest,
             scores=scores,
             exits=exits,
             levels=tuple(_read_level(entry, len(header["exits"])) for entry in header["levels"]),
-            confidence=float(header["confidence"]),
-            expected=Expected(**header["expected"]),
+            confidence=_share_below_1("confidence", header["confidence"]),
+            expected=Expected(**{key: _finite(key, each) for key, each in expected.items()}),
             synchronous=bool(header["synchronous"]),
             revision=int(header["revision"]),
             repairs=header.get("repairs", False) is True,
@@ -228,19 +229,32 @@ def _read_exit(
     if not isinstance(value, str) or not isinstance(noticed_at, str | None):
         raise DamagedFileError("an exit stands at no value of a model")
     return Exit(
-        point=ExitPoint(int(entry["position"]), value, float(entry["share"])),
+        point=ExitPoint(int(entry["position"]), value, _finite("share", entry["share"])),
         variant=str(entry["variant"]),
         shape=shape,
         form=form,
         model=tensors[f"{index}.onnx"].tobytes(),
-        evaluation_s=float(entry["lookup_s"]),
+        evaluation_s=_finite("lookup_s", entry["lookup_s"]),
         memory_bytes=int(entry["memory_bytes"]),
-        saved_s=float(entry["saved_s"]),
-        overhead_s=float(entry["burden_s"]),
+        saved_s=_finite("saved_s", entry["saved_s"]),
+        overhead_s=_finite("burden_s", entry["burden_s"]),
         noticed_at=noticed_at,
         judge=Judge(entry.get("judge", Judge.SELECTOR)),
         threads=_thread_count(entry.get("threads", 1)),
     )
+
+
+def _finite(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise DamagedFileError(f"its {name} is {value!r:.60}; expected a finite number")
+    return float(value)
+
+
+def _share_below_1(name: str, value: object) -> float:
+    share = _finite(name, value)
+    if not 0 < share < 1:
+        raise DamagedFileError(f"its {name} is {share}; expected one between 0 and 1")
+    return share
 
 
 def _thread_count(value: object) -> int:
@@ -260,7 +274,9 @@ def _read_level(entry: Mapping[str, Any], exits: int) -> Level:
         for answered, right in zip(entry["answered"], entry["right"], strict=True)
     ]
     return Level(
-        accuracy=float(entry["accuracy"]),
-        thresholds=tuple(math.inf if value is None else float(value) for value in thresholds),
+        accuracy=_share_below_1("accuracy", entry["accuracy"]),
+        thresholds=tuple(
+            math.inf if value is None else _finite("threshold", value) for value in thresholds
+        ),
         count=CascadeCount(int(entry["inputs"]), tuple(counts), int(entry["wrong_anywhere"])),
     )

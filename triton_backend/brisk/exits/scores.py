@@ -253,7 +253,10 @@ def _open(
         tensor for tensor in source.sparse_initializer if tensor.values.name in read
     )
     infos = (*source.input, *source.output, *source.value_info)
-    part.input.extend(next([info] for info in infos if info.name == value))
+    described = next((info for info in infos if info.name == value), None)
+    if described is None:
+        raise InvalidModelError(f"{graph.path}: the type of its value '{value}' is not known")
+    part.input.append(described)
     part.output.extend(info for info in source.output if info.name in outputs)
     proto = ModelProto(
         ir_version=graph.model.ir_version,

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
+import math
 import os
 from pathlib import Path
 
@@ -12,6 +15,9 @@ import pytest
 
 from brisk.exits.cascade_file import digest_of, read_cascade, write_cascade
 from brisk.exits.files.container import (
+    _DIGEST_BYTES,
+    _PREFIX,
+    ALIGNMENT,
     DamagedFileError,
     read_container,
     tapped_values,
@@ -123,6 +129,40 @@ def test_a_header_of_something_else_is_refused(tmp_path: Path, header: dict[str,
     write_container(path, header, {"a": np.zeros(3, np.float32)})
     with pytest.raises(DamagedFileError, match="not that of caches"):
         read_cascade(path, "digest")
+
+
+@pytest.mark.parametrize(
+    ("where", "key", "value", "words"),
+    [
+        ("level", "accuracy", 1.0, "accuracy is 1.0; expected one between 0 and 1"),
+        ("level", "accuracy", math.nan, "accuracy is nan; expected a finite number"),
+        ("level", "thresholds", [math.nan, 0.5], "threshold is nan"),
+        ("header", "confidence", 0, "confidence is 0.0"),
+        ("expected", "base_s", "much", "base_s is 'much'; expected a finite number"),
+        ("expected", "base_s", 10**400, "not that of caches: OverflowError"),
+        ("exit", "saved_s", math.inf, "saved_s is inf"),
+    ],
+)
+def test_numbers_that_nothing_can_be_computed_with_are_refused(
+    file: Path, where: str, key: str, value: object, words: str
+) -> None:
+    """An accuracy of 1 would end the worker with the first audited answer."""
+    container = read_container(file)
+    header = json.loads(json.dumps(container.header))
+    parts = {"header": header, "expected": header["expected"]}
+    parts |= {"level": header["levels"][0], "exit": header["exits"][1]}
+    parts[where][key] = value
+    data = file.read_bytes()
+    magic, number, length = _PREFIX.unpack_from(data)
+    parsed = json.loads(data[_PREFIX.size :][:length])
+    text = json.dumps({**parsed, "header": header}).encode()
+    start = _PREFIX.size + length
+    blobs = data[start + -start % ALIGNMENT : -_DIGEST_BYTES]
+    body = _PREFIX.pack(magic, number, len(text)) + text
+    body += bytes(-len(body) % ALIGNMENT) + blobs
+    file.write_bytes(body + hashlib.sha256(body).digest())
+    with pytest.raises(DamagedFileError, match=words):
+        read_cascade(file, "digest")
 
 
 def test_a_file_without_its_exit_models_is_refused(tmp_path: Path) -> None:

@@ -155,6 +155,24 @@ def test_what_cannot_be_read_at_a_load_is_neither_deleted_nor_forgotten(
     wait_until(lambda: revision(session) == 3 and session.caches.candidate is not None, "a trial")
 
 
+def test_a_model_whose_caches_cannot_be_made_sense_of_does_not_end_the_watch_of_others(
+    model: Model, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(cache_watch, "RETRY_S", 0.0)
+    session = watched(model)
+
+    def read(path: Path, digest: str | None) -> Cascade:
+        if read_cascade(path, digest).revision == 5:
+            raise TypeError("a number is a text")
+        return read_cascade(path, digest)
+
+    monkeypatch.setattr(served_caches, "read_cascade", read)
+    write_cascade(caches_file(model.file), version(model, 5))
+    wait_until(lambda: "TypeError: a number is a text" in caplog.text, "words")
+    write_cascade(caches_file(model.file), version(model, 6))
+    wait_until(lambda: revision(session) == 6, "the next version")
+
+
 def version(model: Model, number: int) -> Cascade:
     return dataclasses.replace(model.cascade, revision=number)
 

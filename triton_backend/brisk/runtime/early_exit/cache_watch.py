@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from brisk.errors import BriskError, InvalidModelError
+from brisk.errors import InvalidModelError
 from brisk.exits.files.container import digest_at_end
 from brisk.exits.files.learning_record import Aim, stamp_text
 from brisk.exits.files.versions import (
@@ -249,7 +249,7 @@ class CacheWatch:
             for each in watched:
                 try:
                     self._look(each)
-                except (OSError, BriskError) as error:
+                except Exception as error:  # noqa: BLE001  # other models' go on
                     LOGGER.warning(
                         f"caches of {each.session.path}: {type(error).__name__}: {error}"
                     )
@@ -284,7 +284,7 @@ class CacheWatch:
             return
         try:
             self._look_at_files(watched)
-        except OSError:
+        except Exception:
             watched.waits_until_s = time.monotonic() + RETRY_S
             raise
 
