@@ -159,6 +159,34 @@ def test_copies_of_a_model_that_share_a_cache_share_what_is_learned(model: Path)
     assert collected(model)[0] == 9
 
 
+@pytest.mark.parametrize(
+    ("wanted", "tries", "share", "takes"),
+    [
+        (2000, 0, 1.0, True),
+        (2000, 1, 1.0, False),
+        (2000, 1, 0.5, True),
+        (5000, 0, 1.0, False),
+        (900, 1, 1.0, True),
+    ],
+)
+def test_no_samples_are_taken_where_too_few_find_room_to_be_tried_with(
+    model: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    wanted: int,
+    tries: int,
+    share: float,
+    takes: bool,
+) -> None:
+    """``share``: of the room, for some 1,000 rows, that is full."""
+    monkeypatch.setattr(first_learning, "find_spec", lambda name: ModuleSpec(name, None))
+    write_samples(model, [{"features": np.zeros((1000, 8), np.float32)}])
+    aim, most_bytes = Aim.of(model, 0.98, "", ""), int(collected(model)[1] / share)
+    record = LearningRecord(Stage.REFUSED, wanted=wanted, tries=tries, **aim._asdict())
+    write_record(model, record)
+    learning = FirstLearning(most_bytes, is_on=True, learns=False)
+    assert learning.look(model, aim, 1)[0] is takes
+
+
 def test_a_process_leaves_a_model_alone_of_which_nothing_is_left_to_learn(model: Path) -> None:
     aim = Aim.of(model, 0.98, "", "")
     record = LearningRecord(Stage.REFUSED, reason="does not pay", tries=3, **aim._asdict())

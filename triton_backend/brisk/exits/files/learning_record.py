@@ -148,8 +148,15 @@ class LearningRecord:
 
     @property
     def collects(self) -> bool:
-        """Whether samples are wanted."""
+        """Whether samples are wanted, if they find room."""
         return self.stage in (Stage.COLLECTING, Stage.REFUSED) and self.wanted > 0
+
+    def takes_samples(self, rows: int, size: int, most_bytes: int) -> bool:
+        """Whether more samples are of use: not where ``most_bytes`` are full of fewer than those
+        with which learning is tried."""
+        room = _room(rows, size, most_bytes)
+        is_enough = room >= self.wanted or self._takes_fewer(room)
+        return self.collects and (is_enough or rows <= FULL * room)
 
     def words(self, rows: int) -> str:
         """Return the record as text for people; ``rows``: the samples that are stored."""
@@ -188,7 +195,7 @@ class LearningRecord:
     def is_full(self, rows: int, size: int, most_bytes: int) -> bool:
         """Whether ``most_bytes`` leave no room for more samples, and those stored will do."""
         room = _room(rows, size, most_bytes)
-        return room < self.wanted and self._takes_fewer(room) and rows > 0.9 * room
+        return room < self.wanted and self._takes_fewer(room) and rows > FULL * room
 
     def _takes_fewer(self, samples: float) -> bool:
         """Whether learning is tried with fewer samples than are wanted, if no more find room: the
@@ -266,6 +273,10 @@ def collected(model_file: Path, environment: Mapping[str, str] = os.environ) -> 
             rows += int(number) if file.stem.count("-") > 1 and number.isdecimal() else 0
     return rows, size
 
+
+FULL = 0.9
+"""The share of the room for samples from which on it counts as full: the oldest make place for new
+ones."""
 
 HELD_OUT = 0.25
 """The share of samples, the newest ones, that only prove."""

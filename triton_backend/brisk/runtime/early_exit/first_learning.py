@@ -92,6 +92,7 @@ class FirstLearning:
         if record is not None and not record.is_for(aim):
             record = None
         rows, size = self._count(model)
+        takes = record is not None and record.takes_samples(rows, size, self._most_bytes)
         is_there = latest(model).exists()
         if self._learns:
             self._follow_process()
@@ -102,14 +103,14 @@ class FirstLearning:
                 "that the runtime's log tells; a new load tries again"
             )
         if is_there:  # it may promise less than ``aim``, and answer nothing
-            return (False, "") if record is None else (record.collects, record.words(rows))
+            return (False, "") if record is None else (takes, record.words(rows))
         if record is None:
             return False, "is looked at"
         if record.stage is Stage.SERVED:
             return False, "withdrawn: what was learned is gone; a new load begins anew"
         if record.collects and find_spec("torch") is None:
             return False, f"learning takes torch, which {sys.executable} does not have"
-        return record.collects, record.progress(rows, size, self._most_bytes)
+        return takes, record.progress(rows, size, self._most_bytes)
 
     def begin(self, model: Path, aim: Aim) -> None:
         """Note that ``model`` was loaded and no caches fit it: try again what has failed. Delete
