@@ -18,9 +18,12 @@ from brisk.cli.commands.caches.train import NOTHING_WRITTEN
 from brisk.errors import InvalidConfigurationError, InvalidModelError, InvalidRequestError
 from brisk.exits.adaptation.reference import read_reference
 from brisk.exits.cascade_file import digest_of, read_cascade
+from brisk.exits.data import reading
+from brisk.exits.data.samples import Samples
 from brisk.exits.exploration import measuring, trial
 from brisk.exits.exploration.trial import Trial, run_trial
 from brisk.exits.files.versions import caches_file, learned_file, make_private_folder
+from brisk.exits.model_graph import ModelGraph
 from brisk_bench.samples.writer import GraphWriter
 from support.exits.benchmarks import win_benchmarks
 
@@ -281,6 +284,21 @@ def test_an_accuracy_that_the_data_cannot_prove_is_said(small_entry: Path) -> No
     assert "give some 14975" in text
 
 
+def test_data_are_read_once(small_entry: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Images are decoded for minutes."""
+    read: list[Path] = []
+    read_file = reading._read_file
+
+    def watched(file: Path, graph: ModelGraph) -> list[Samples]:
+        read.append(file)
+        return read_file(file, graph)
+
+    monkeypatch.setattr(reading, "_read_file", watched)
+    answer = train(small_entry, "--accuracy", "0.999")
+    assert "is proved by 2995 held-out samples" in str(answer.exception)
+    assert read == [small_entry.parent / "data.npz"]
+
+
 @pytest.mark.parametrize(("accuracy", "needed"), [("0.5", 200), ("0.97", 495), ("0.99", 1495)])
 def test_as_many_samples_are_asked_for_as_the_promise_takes_however_few_there_are(
     small_entry: Path, accuracy: str, needed: int
@@ -334,6 +352,11 @@ def test_a_model_that_does_not_classify_is_refused_before_data_is_read(
         ("--accuracy", "1.2", "--accuracy must be from 0.5 to below 1, not 1.2"),
         ("--memory-budget", "much", "--memory-budget must be bytes"),
         ("--look-ups", "never", "--look-ups must be one of"),
+        ("--seed", "-1", "--seed must be at least 0, not -1"),
+        ("--scale", "0", "--scale must be a number above 0, not 0.0"),
+        ("--mean", "0.5,x", "--mean must be numbers separated by commas, not '0.5,x'"),
+        ("--mean", "nan", "--mean must be finite numbers, not nan"),
+        ("--deviation", "0.2,-1,1", "--deviation must be numbers above 0, not -1.0"),
         ("--variants", "Pool(1)", "there is no cache variant 'Pool(1)'"),
     ],
 )

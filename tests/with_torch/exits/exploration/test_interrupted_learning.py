@@ -87,6 +87,7 @@ def test_exploring_caches_needs_no_other_folder(file: Path, tmp_path: Path) -> N
     settings = ExplorationSettings(accuracy=0.9, variants=("int8",))
     found = explore(file, Samples({"image": images(600, seed=3)}), tmp_path, settings)
     assert [way.name for way in found.ways] == ["int8-margin@0"]
+    assert found.skipped == 0, "int8 is not trained at points"
 
 
 @pytest.mark.usefixtures("no_system_folder")

@@ -80,6 +80,16 @@ def test_images_are_scaled_and_labelled_by_their_folders(
     assert samples.labels.tolist() == [0, 1]
 
 
+@pytest.mark.parametrize("name", ["mean", "deviation"])
+def test_numbers_of_other_channels_than_the_images_have_are_named(
+    tmp_path: Path, graph: ModelGraph, name: str
+) -> None:
+    Image.new("RGB", (20, 30)).save(tmp_path / "one.png")
+    form = ImageForm(**{name: (0.5, 0.25)})  # type: ignore[arg-type]  # one of two names
+    with pytest.raises(InvalidRequestError, match=f"{name} has 2 numbers for images of 3 channel"):
+        read_samples(tmp_path, graph, form)
+
+
 @pytest.mark.parametrize(
     ("arrays", "text"),
     [

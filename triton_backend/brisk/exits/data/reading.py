@@ -34,6 +34,15 @@ class ImageForm:
     deviation: tuple[float, ...] = (1.0,)
     """One number for each channel, or one for all."""
 
+    def check(self, channels: int) -> None:
+        """Raise InvalidRequestError if it is of images of other ``channels``."""
+        for name, numbers in (("mean", self.mean), ("deviation", self.deviation)):
+            if len(numbers) not in (1, channels):
+                raise InvalidRequestError(
+                    f"{name} has {counted(len(numbers), 'number')} for images of "
+                    f"{counted(channels, 'channel')}: expected one of each channel, or one of all"
+                )
+
 
 def read_samples(path: Path, graph: ModelGraph, form: ImageForm | None = None) -> Samples:
     """Read a ``.npz`` with an array for each input, a folder of such, or a folder of images.
@@ -41,7 +50,12 @@ def read_samples(path: Path, graph: ModelGraph, form: ImageForm | None = None) -
     Images may lie in a folder for each class; its place in sorted order is the label. Raises
     InvalidRequestError that names what is missing, of another shape, or of an unknown name.
     """
-    parts = read_parts(path, graph, form)
+    return joined(read_parts(path, graph, form), path)
+
+
+def joined(parts: Sequence[Samples], path: Path) -> Samples:
+    """Return what ``read_parts`` has read at ``path`` as one. Raises InvalidRequestError if the
+    rows are of several shapes, or some have labels and others none."""
     names = parts[0].inputs
     try:
         inputs = {name: np.concatenate([part.inputs[name] for part in parts]) for name in names}
@@ -123,6 +137,7 @@ def _read_images(root: Path, files: Sequence[Path], graph: ModelGraph, form: Ima
             f"a folder of images fits models with one input [batch, 1 or 3, height, width]; "
             f"model '{graph.name}' takes {[one.name for one in graph.needed]}"
         )
+    form.check(shape[1])
     mode = "RGB" if shape[1] == 3 else "L"
     sides = tuple(size for size in shape[2:] if isinstance(size, int))
     rows = []

@@ -141,7 +141,7 @@ def _explored(
         reason=chosen if isinstance(chosen, str) else "",
         problem=next(iter(studied.problems.values())),
         chosen=(),
-        skipped=len(model.points) * len(settings.variants) - len(trials),
+        skipped=len(model.points) * sum(name != INT8 for name in settings.variants) - len(trials),
         verification=None,
         label_agreement=(
             None if samples.labels is None else float((answers.argmax(1) == samples.labels).mean())

@@ -5,6 +5,7 @@ InvalidConfigurationError names a wrong one.
 
 from __future__ import annotations
 
+import math
 import re
 from typing import TYPE_CHECKING, TypeVar
 
@@ -33,6 +34,10 @@ def miss_cost(value: float) -> float | None:
 
 def count(name: str, value: int) -> int:
     return _checked(name, value, value >= 1, "at least 1")
+
+
+def seed(value: int) -> int:
+    return _checked("seed", value, value >= 0, "at least 0")
 
 
 def _checked(name: str, value: _Number, fits: bool, expected: str) -> _Number:
@@ -85,7 +90,13 @@ def tolerated(text: str, output: str | None) -> Tolerance:
 def image_form(scale: float, mean: str, deviation: str) -> ImageForm:
     from brisk.exits.data.reading import ImageForm
 
-    return ImageForm(scale, _numbers("mean", mean), _numbers("deviation", deviation))
+    means, divisors = _numbers("mean", mean), _numbers("deviation", deviation)
+    for each in means:
+        _checked("mean", each, math.isfinite(each), "finite numbers")
+    _checked("scale", scale, 0 < scale < math.inf, "a number above 0")
+    for each in divisors:
+        _checked("deviation", each, 0 < each < math.inf, "numbers above 0")
+    return ImageForm(scale, means, divisors)
 
 
 def size_bytes(text: str) -> int:

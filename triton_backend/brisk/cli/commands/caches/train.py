@@ -134,7 +134,7 @@ def train(
         smaller=smaller,
         jobs=len(os.sched_getaffinity(0)) if jobs is None else options.count("jobs", jobs),
         threads=options.count("threads", threads),
-        seed=seed,
+        seed=options.seed(seed),
         output=output,
         evaluation_mode=options.evaluation_mode(evaluation_mode),
         judges=options.judges(judges),
@@ -245,12 +245,13 @@ def _training_data(
     seed: int,
     proving: int,
 ) -> _TrainingData:
-    from brisk.exits.data.reading import read_parts, read_samples
+    from brisk.exits.data.reading import joined, read_parts, read_samples
     from brisk.exits.data.samples import SampleGroups, divide
 
-    groups = SampleGroups.of(read_parts(data, subject.graph, form))
+    parts = read_parts(data, subject.graph, form)
+    groups = SampleGroups.of(parts)
     is_alike = len(groups.groups) == 1
-    samples = read_samples(data, subject.graph, form) if is_alike else groups.largest
+    samples = joined(parts, data) if is_alike else groups.largest
     more = None if fit_data is None else read_samples(fit_data, subject.graph, form)
     division = divide(samples if is_alike else groups, seed, more, proving=proving)
     return _TrainingData(groups, samples, more, division)
