@@ -131,11 +131,19 @@ class VersionTrial:
 
     repairs: bool = False
     """Whether the new version repairs the promise. Then it gets all runs that ask for a level
-    which it has, and may save less: it only has to answer some and to pass its audits."""
+    which it has, and may save less: it only has to be asked for and to pass its audits."""
     present: Saving = field(default_factory=Saving)
     candidate: Saving = field(default_factory=Saving)
     turn: int = 0
     """The number of runs so far that either version could answer."""
+    lacked: int = 0
+    """The rows that asked for a level which only the predecessor has."""
+
+    def lack(self, rows: int, *, is_candidate: bool) -> None:
+        """Note rows of a run that asks for a level which one of the two versions lacks."""
+        if is_candidate:
+            self.lacked += rows
+        (self.candidate if is_candidate else self.present).add(rows, 0.0)
 
     def takes_candidate(self) -> bool:
         """Count a run. Return whether it gets the new version: every other one does."""
@@ -159,8 +167,8 @@ class VersionTrial:
         ):
             return TrialResult.OPEN
         if self.repairs:
-            is_needless = self.candidate.mean == 0 < self.present.mean
-            return TrialResult.WORSE if is_needless else TrialResult.BETTER
+            is_asked = self.candidate.mean > 0 or 2 * self.lacked < self.candidate.rows
+            return TrialResult.BETTER if is_asked else TrialResult.WORSE
         error = math.sqrt(self.present.variance_of_mean + self.candidate.variance_of_mean)
         behind = self.present.mean - self.candidate.mean
         return TrialResult.WORSE if behind > DEVIATIONS * error else TrialResult.BETTER

@@ -127,8 +127,7 @@ class SessionCaches:
         if len(able) > 1:
             return candidate if self.trial.takes_candidate() else served
         (only,) = able
-        other = self.trial.present if only is candidate else self.trial.candidate
-        other.add(rows, 0.0)
+        self.trial.lack(rows, is_candidate=only is served)
         return only
 
     def version_of(self, cascade: Cascade) -> ServedCaches | None:
