@@ -76,3 +76,14 @@ def test_a_version_that_repairs_the_promise_gets_all_runs_and_may_spare_less() -
     alone = VersionTrial(repairs=True)
     alone.candidate.add(FEWEST_ROWS, 0.5)
     assert alone.verdict(FEWEST_AUDITED) is TrialResult.BETTER, "the one before has no runs"
+
+
+def test_a_version_that_repairs_is_left_only_where_rows_ask_for_what_it_lacks() -> None:
+    """Runs of the one before that began sooner, and were answered early, say nothing."""
+    safe = VersionTrial(repairs=True)
+    safe.present.add(10, 0.9)
+    safe.candidate.add(FEWEST_ROWS, 0.0)
+    assert safe.verdict(0) is TrialResult.BETTER
+    lacking = VersionTrial(repairs=True)
+    lacking.lack(FEWEST_ROWS, is_candidate=True)
+    assert lacking.verdict(0) is TrialResult.WORSE
