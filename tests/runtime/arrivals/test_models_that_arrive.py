@@ -18,7 +18,7 @@ from brisk.copies.courier import Courier
 from brisk.copies.local import copy_of
 from brisk.errors import InvalidModelError, UnavailableError
 from brisk.protocol.runtime_paths import Role, RuntimePaths
-from brisk.segments.prepared import trial
+from brisk.segments.prepared import preparation, trial
 from brisk.segments.prepared.preparation import prepare
 from brisk.stub.runtime_client.client import RuntimeClient
 from brisk.stub.runtime_client.pending import MAX_LOAD_STRIKES
@@ -209,6 +209,7 @@ def test_a_model_whose_structure_is_warm_here_needs_its_weights_alone(
     """A fine-tune of a model that is prepared here: its own form, which was published, too, and
     begins to come before that is known, is not waited for."""
     monkeypatch.setattr(trial, "MOST_LOST", math.inf)  # at whatever pace a busy machine has
+    monkeypatch.setattr(preparation, "LEAST_SPEED", 0.0)
     here, there = (chain(tmp_path / f"{seed}.onnx", width=WIDTH, seed=seed) for seed in (7, 8))
     prepare(here, 1)
     monkeypatch.setenv("BRISK_CACHE_DIR", str(tmp_path / "publisher"))

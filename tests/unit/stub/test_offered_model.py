@@ -208,6 +208,8 @@ def test_joined_requests_whose_output_cannot_be_divided_are_computed_once_in_vai
 
 def test_the_worker_is_told_once_that_a_run_took_too_long(small: Small) -> None:
     assert small.answer(1) is not None
+    for size in small.made._expected_ns:  # the first run may have imported ONNX Runtime
+        small.made._expected_ns[size] = 1e5
 
     def hang(x: np.ndarray) -> np.ndarray:
         wait_until(lambda: small.made._guard.has_ended_it, "the guard")

@@ -23,7 +23,8 @@ HOPE = 0.99
 
 What was measured concurrently with other work may be true no more, and a request that is refused
 measures nothing. So one is let in in time: if the time is 5 % too long for its time-out the 6th,
-twice as long the 70th, ten times the 231st. A mistake costs one request.
+twice as long the 70th, ten times the 231st, or a later one if others are in its way. A mistake
+costs one request.
 """
 
 
@@ -35,7 +36,7 @@ class RunProfile:
         """The typical time of a run at present; None until one has ended."""
         self._recent_ns: deque[int] = deque(maxlen=RECENT_RUNS)
         self._passed_by = 0
-        """The number of requests since the last one let in that it was too long for."""
+        """The number of requests that it was too long for, since one of them was let in."""
         self._is_tried = False
         """Whether a run was let in that is expected to take too long."""
 
@@ -62,11 +63,13 @@ class RunProfile:
         if self.run_ns is None or self.run_ns <= most_ns:
             return self.run_ns
         hoped_ns = self.run_ns * HOPE**self._passed_by
-        if hoped_ns > most_ns:
-            self._passed_by += 1
-            return self.run_ns
-        self._passed_by, self._is_tried = 0, True
-        return hoped_ns
+        self._passed_by += 1
+        return hoped_ns if hoped_ns <= most_ns else self.run_ns
+
+    def let_in(self, most_ns: int) -> None:
+        """Note that a request with ``most_ns`` of time is let in."""
+        if self.run_ns is not None and self.run_ns > most_ns:
+            self._passed_by, self._is_tried = 0, True
 
 
 class ProfileTable:

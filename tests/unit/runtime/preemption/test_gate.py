@@ -98,10 +98,13 @@ def test_a_real_time_request_that_must_be_late_is_refused_with_a_hint() -> None:
 def refusals(pair: Pair, deadline_ns: int, most: int = 1_000) -> int:
     """How many requests with this time-out are refused before one is let in."""
     for number in range(most):
+        one = job(number, deadline_ns=deadline_ns)
         try:
-            pair.foreground.check(job(number, deadline_ns=deadline_ns))
+            pair.foreground.check(one)
         except UnavailableError:
             continue
+        pair.foreground.admitted(one)
+        pair.foreground.ended(one)
         return number
     raise AssertionError(f"{most} requests were refused")
 
@@ -122,6 +125,23 @@ def test_a_duration_that_refuses_every_request_is_measured_again_in_time() -> No
     assert refusals(pair, 3_000_000) < 100
     profile.learn(2_000_000)
     assert refusals(pair, 3_000_000) == 0, "it was wrongly refused"
+
+
+def test_a_hope_that_others_are_in_the_way_of_is_not_spent() -> None:
+    pair = Pair("preemptive")
+    profile = pair.profiles.find(("model", ()))
+    profile.learn(6_000_000)
+    other = job(1_001)
+    pair.foreground.admitted(other)
+    other.state = JobState.RUNNING
+    pair.foreground.begins(run_of(other, profile), 0)
+    for number in range(40):
+        with pytest.raises(UnavailableError):
+            pair.foreground.check(job(number, deadline_ns=5_000_000))
+    pair.foreground.ended(other)
+    pair.foreground.pauses()
+    assert profile.run_ns == 6_000_000
+    assert refusals(pair, 5_000_000) == 0, "the device is free"
 
 
 def test_a_segment_that_is_aside_runs_while_others_pause_or_are_held() -> None:

@@ -41,7 +41,7 @@ def test_a_load_that_cannot_be_bound_is_answered_and_the_next_one_is_taken(
     none: Any = None
     transport: Any = SimpleNamespace(send=lambda peer, record: answers.append(record))
     sessions: Any = SimpleNamespace(bind=bind)
-    dispatcher = Dispatcher(transport, sessions, none, none, none)
+    dispatcher = Dispatcher(transport, sessions, none, none, none, none)
     peer = a_peer()
     peer.is_welcome = True
     for number in range(2):

@@ -18,7 +18,7 @@ from onnx import helper, numpy_helper
 from brisk.errors import ArtefactError
 from brisk.runtime.sessions.segment_session import load_segment_session
 from brisk.segments.frame import run_serially
-from brisk.segments.prepared import manifest, recipes, trial
+from brisk.segments.prepared import manifest, preparation, recipes, trial
 from brisk.segments.prepared.preparation import prepare
 from brisk.segments.prepared.siblings import skeleton_of
 from support.models.segment_models import info, whole
@@ -36,6 +36,7 @@ Nodes = list[onnx.NodeProto]
 def shares_whatever_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     """To give the weights of a network of microseconds takes a part of its time."""
     monkeypatch.setattr(trial, "MOST_LOST", math.inf)
+    monkeypatch.setattr(preparation, "LEAST_SPEED", 0.0)
     monkeypatch.setattr(manifest, "LEAST_GAIN", 99.0)
     monkeypatch.setattr(manifest, "LEAST_BATCH_GAIN", 99.0)
 

@@ -36,6 +36,7 @@ def whatever_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     which are measured to gain or not, are multiplied in another order.
     """
     monkeypatch.setattr(trial, "MOST_LOST", math.inf)
+    monkeypatch.setattr(preparation, "LEAST_SPEED", 0.0)
     monkeypatch.setattr(manifest, "LEAST_GAIN", 99.0)
     monkeypatch.setattr(manifest, "LEAST_BATCH_GAIN", 99.0)
 
@@ -285,6 +286,15 @@ def test_a_model_whose_weights_are_all_laid_out_anew_starts_from_its_own_file(
 ) -> None:
     """To lay out many takes longer than to do without."""
     monkeypatch.setattr(preparation, "MOST_MADE_BYTES", 1000)
+    prepare(network(tmp_path / "first.onnx", 1), 1)
+    assert load(network(tmp_path / "next.onnx", 2)).origin == "model"
+
+
+def test_a_form_of_slower_structures_starts_no_other_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would go on in them until it has a form of its own."""
+    monkeypatch.setattr(preparation, "LEAST_SPEED", math.inf)
     prepare(network(tmp_path / "first.onnx", 1), 1)
     assert load(network(tmp_path / "next.onnx", 2)).origin == "model"
 

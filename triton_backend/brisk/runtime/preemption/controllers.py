@@ -123,6 +123,9 @@ class Foreground(PreemptionController):
     def admitted(self, job: Request) -> None:
         if job.job_class is JobClass.REALTIME:
             self._realtime[job.number] = job
+            if job.deadline_ns is not None:
+                profile = self._profiles.find(job.profile_key)
+                profile.let_in(job.deadline_ns - job.arrival_ns)
             self._tell()
         elif job.job_class is JobClass.NORMAL:
             self._normal.add(job.number)

@@ -57,6 +57,11 @@ anew. With ResNet-50's 94 MB it took 100 ms longer than with a graph that is not
 weights are mapped."""
 
 
+LEAST_SPEED = 0.9
+"""The least speed of each structure's session, as a multiple of that of the segment's own, with
+which a form starts other models: these run there until they have forms of their own."""
+
+
 @dataclass(frozen=True, slots=True)
 class Preparation:
     """A prepared form that was made."""
@@ -231,7 +236,10 @@ class _Making:
         ]
         structures = self.structures = [each["structure"] for each in record["sessions"]]
         is_plain = not self._taps and not self.source.plan.defaults
-        has_all = all(each and each["recipes"] is not None for each in structures)
+        has_all = all(
+            each and each["speed"] >= LEAST_SPEED and each["recipes"] is not None
+            for each in structures
+        )
         if is_plain and has_all and self._made_bytes <= MOST_MADE_BYTES:
             self.skeleton = siblings.skeleton_of(self.model)
         record["skeleton"] = self.skeleton
