@@ -184,8 +184,8 @@ class PreparedModel(Source):
         return self._shared(index, _COLD)
 
     def open_warm(self, index: int) -> OrtSession | None:
-        manner = self._warm_manner(index)
-        if manner is None or self.kept[index].needs_packing or not self.is_own:
+        manner = self._manner_behind_start(index)
+        if manner is None:
             return None
         is_in_own = manner.packs or not self._is_lasting(index)
         if is_in_own and index not in self._structures:
@@ -195,9 +195,15 @@ class PreparedModel(Source):
     def open_for_a_row(self, index: int) -> OrtSession:
         """Open the session that runs fastest for a single row. Raises ArtefactError like
         ``open``."""
-        if self.kept[index].packs_for_a_row:
-            return self.open_warm(index) or self.open(index)
-        return self._shared(index, _COLD)
+        if not self.kept[index].packs_for_a_row:
+            return self._shared(index, _COLD)
+        manner = self._manner_behind_start(index)
+        return self.open(index) if manner is None else self._shared(index, manner)
+
+    def _manner_behind_start(self, index: int) -> _Manner | None:
+        """Return the options of the session that takes over from the first; None: none does."""
+        is_other = self.is_own and not self.kept[index].needs_packing
+        return self._warm_manner(index) if is_other else None
 
     def _warm_manner(self, index: int) -> _Manner | None:
         """Return the options of the warm session; None: the first one runs as fast, as packing
