@@ -74,6 +74,8 @@ class Source(ABC):
     """Every file of the model, in the state in which it was read: ``content.stamps`` of it."""
     wants_artefact = False
     """Whether a prepared form would serve the model better."""
+    is_uncut = False
+    """Whether it is one segment, the unchanged file of a model that cannot be cut."""
     remark = ""
     """A remark for the log on how the model is served, if that is unusual."""
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 from onnx import ModelProto, TensorProto, helper
 
-from brisk.errors import InvalidRequestError
+from brisk.errors import InvalidModelError, InvalidRequestError
 from brisk.runtime.sessions.open_session import load_session
 from brisk.runtime.sessions.session import Session
 from brisk.segments.model import sources
+from brisk.segments.model.extraction import Segment
 from brisk.stub.config.signature import read_signature
 from support.models.segment_models import info, save, scaling, whole
 
@@ -75,6 +77,57 @@ def test_a_model_that_cannot_be_cut_takes_its_optional_inputs(
         session.start({"x": ROWS, name: np.ones((1,))}, ["y"])
     with pytest.raises(InvalidRequestError, match="there is no input"):
         session.start({"x": ROWS, "v": ROWS}, ["y"])
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The segments whose sessions were made, in order."""
+    indices: list[int] = []
+    open_segment = sources.open_segment
+
+    def noted(segment: Segment, *given: Any, **options: Any) -> Any:
+        indices.append(segment.spec.index)
+        return open_segment(segment, *given, **options)
+
+    monkeypatch.setattr(sources, "open_segment", noted)
+    return indices
+
+
+@pytest.mark.parametrize("uncuttable", [False, True])
+def test_the_sessions_for_a_given_input_are_made_by_steps_not_by_the_start(
+    uncuttable: bool, opened: list[int], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """A start holds all other requests up."""
+    if uncuttable:
+        request.getfixturevalue("uncut")
+    path = products(tmp_path / "model.onnx")
+    given = {"x": ROWS, "w": np.ones((3, 4096), np.float32)}
+    session = load_session(path, "cpu", 1, None)
+    assert session.table.wait(30)
+    opened.clear()
+    frame = session.start(given, ["y"])
+    assert opened == []
+    assert frame.step()
+    assert opened == [0]
+    np.testing.assert_array_equal(frame.results()["y"], whole(path, given)["y"])
+    np.testing.assert_array_equal(answer(session, given), whole(path, given)["y"])
+    assert opened == [0]
+
+
+@pytest.mark.parametrize("uncuttable", [False, True])
+def test_no_session_is_made_of_a_file_that_has_changed(
+    uncuttable: bool, opened: list[int], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    if uncuttable:
+        request.getfixturevalue("uncut")
+    path = scaling(tmp_path / "model.onnx")
+    session = load_session(path, "cpu", 1, None)
+    assert session.table.wait(30)
+    products(tmp_path / "next.onnx").rename(path)
+    opened.clear()
+    with pytest.raises(InvalidModelError, match="has changed since it was loaded"):
+        session.start({"x": ROWS, "scale": np.ones((1,), np.float32)}, ["y"])
+    assert opened == []
 
 
 @pytest.mark.parametrize("uncuttable", [False, True])

@@ -60,13 +60,17 @@ class OwnFile:
         self._check_whole()
         return BareModel(self.path, self.threads, self.taps, self.tuning, longest_ns=longest_ns)
 
-    def open_taking_optional(self) -> BareModel:
-        """Return the model, cut or not, for requests that give inputs which have a default. Raises
-        UnavailableError if the file is still arriving."""
-        from brisk.segments.model.sources import checked_model
+    def open_taking_optional(self, *, is_uncut: bool) -> BareModel:
+        """Return the model, cut unless ``is_uncut``, for requests that give inputs which have a
+        default; no session of it is made yet. Raises UnavailableError if the file is still
+        arriving."""
+        from brisk.segments.model.sources import BareModel, uncut_model
 
         self._check_whole()
-        return checked_model(self.path, self.threads, self.taps, self.tuning, takes_optional=True)
+        path, threads, tuning = self.path, self.threads, self.tuning
+        if is_uncut:
+            return uncut_model(path, threads, tuning, takes_optional=True)
+        return BareModel(path, threads, self.taps, tuning, takes_optional=True)
 
     def _check_whole(self) -> None:
         if self.is_arriving:

@@ -161,12 +161,13 @@ class SegmentSession(Session):
 
     def _program_taking_optional(self) -> SegmentProgram:
         """Return the program for the rare request that gives an optional input; the first such
-        request makes it.
+        request makes it, and its frame the sessions, step by step.
 
         Raises BriskError."""
         if self._taking_optional is None:
-            bare = self._file.open_taking_optional()
-            if not self.starting.source.is_of(self.path, bare.made_of):
+            source = self.starting.source
+            bare = self._file.open_taking_optional(is_uncut=source.is_uncut)
+            if not source.is_of(self.path, bare.made_of):
                 raise InvalidModelError(f"{self.path} has changed since it was loaded")
             self._taking_optional = start_segments(bare).program
         return self._taking_optional

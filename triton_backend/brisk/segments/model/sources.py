@@ -292,7 +292,6 @@ def checked_model(
     tuning: SessionTuning = SessionTuning(),  # noqa: B008  # immutable
     *,
     file: ModelFile | None = None,
-    takes_optional: bool = False,
     is_awaited: bool = False,
     keeps_graph: bool = False,
 ) -> BareModel:
@@ -310,7 +309,6 @@ def checked_model(
             taps,
             tuning,
             file=file,
-            takes_optional=takes_optional,
             is_awaited=is_awaited,
             keeps_graph=keeps_graph,
         )
@@ -327,14 +325,24 @@ def checked_model(
                 raise
             first = error
     try:
-        unread = unread_file(path)
-        whole = BareModel(path, threads, (), tuning, file=unread, takes_optional=takes_optional)
+        whole = uncut_model(path, threads, tuning)
         whole.check()
     except BriskError:
         raise first from None
     reason = " ".join(f"{type(first).__name__}: {first}".split())
     whole.remark = f"one session of the unchanged file, since it cannot be cut ({reason:.300})"
     return whole
+
+
+def uncut_model(
+    path: Path, threads: int, tuning: SessionTuning, *, takes_optional: bool = False
+) -> BareModel:
+    """Return the model at ``path`` as one segment, the unchanged file, whose session is not made
+    yet. Raises InvalidModelError like ``unread_file``."""
+    file = unread_file(path)
+    model = BareModel(path, threads, (), tuning, file=file, takes_optional=takes_optional)
+    model.is_uncut = True
+    return model
 
 
 def _cut(
