@@ -96,6 +96,26 @@ def test_a_link_to_a_file_does_not_make_it_another(session: GpuSession, model: P
     np.testing.assert_array_equal(answer(session, {"x": ROWS, "scale": scale}), 5 * ROWS)
 
 
+@pytest.mark.parametrize(
+    ("has_default", "is_planned"), [(False, False), (False, True), (True, False)]
+)
+def test_only_a_file_that_may_be_opened_again_is_digested(
+    has_default: bool, is_planned: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_session, "_PLANNED", frozenset({"Mul"} if is_planned else ()))
+    digested: list[Path] = []
+    monkeypatch.setattr(gpu_session, "note_digests", lambda path, names: digested.append(path))
+    path = scaling(tmp_path / "model.onnx")
+    if not has_default:
+        model = onnx.load(path)
+        del model.graph.input[1:]
+        onnx.save(model, path)
+    session = load_gpu_session(path)
+    assert session.load_warm(lambda: True)
+    assert digested == [path] * (has_default or is_planned)
+    session.close()
+
+
 def test_inputs_that_do_not_fit_are_refused_before_anything_runs(session: GpuSession) -> None:
     with pytest.raises(InvalidRequestError, match="input 'x': expected float32"):
         session.start({"x": ROWS.astype(np.float64)}, ["y"])

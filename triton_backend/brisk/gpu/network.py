@@ -85,6 +85,11 @@ class CapturedNetwork:
         self._busy: LaneWork | None = None
         self._is_closed = False
 
+    @property
+    def opens_others(self) -> bool:
+        """Whether more instances of the model may be opened."""
+        return self._open_another is not None
+
     def is_free(self) -> bool:
         """Whether the device thread no longer uses it; waits up to ``PATIENCE_S`` for that."""
         if self._busy is not None and self._busy.wait(PATIENCE_S):

@@ -94,7 +94,8 @@ class GpuSession(Session):
             note.write_text(str(_losses(note) + 1))
 
     def load_warm(self, may_go_on: Callable[[], bool]) -> bool:
-        if may_go_on():
+        may_open_again = self._fixed or self.network.opens_others
+        if may_open_again and may_go_on():
             note_digests(self.path, self._opened.made_of)
         return True
 
