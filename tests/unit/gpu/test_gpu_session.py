@@ -76,14 +76,17 @@ def test_a_request_may_give_an_input_that_has_a_default(session: GpuSession) -> 
 
 
 def test_of_a_file_that_has_changed_no_other_session_is_made(
-    session: GpuSession, model: Path
+    session: GpuSession, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    opened: list[object] = []
+    monkeypatch.setattr(gpu_session, "open_warm_program", opened.append)
     changed = onnx.load(model)
     changed.producer_name = "another"
     model.unlink()
     onnx.save(changed, model)
     with pytest.raises(InvalidModelError, match="has changed since it was loaded"):
         session.start({"x": ROWS, "scale": np.array([5.0], np.float32)}, ["y"])
+    assert opened == []
     np.testing.assert_array_equal(answer(session, {"x": ROWS}), 3 * ROWS)
 
 

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from brisk.artefacts.content import is_same_content, note_digests
+from brisk.artefacts.content import note_digests
 from brisk.errors import InvalidModelError
 from brisk.gpu.device import Device
 from brisk.gpu.driver import CudaError, Stream
@@ -78,10 +78,7 @@ class GpuSession(Session):
     def _open_taking_optional(self) -> OpenedNetwork:
         """Open the network that takes optional inputs, for the first request that gives one.
         Raises BriskError."""
-        opened = _open(self.path, self._tuning, takes_optional=True)
-        if not is_same_content(self.path, self._opened.made_of, opened.made_of):
-            opened.network.close()
-            raise InvalidModelError(f"{self.path} has changed since it was loaded")
+        opened = _open(self.path, self._tuning, loaded=self._opened.source)
         self._taking_optional = opened
         return opened
 
@@ -96,7 +93,7 @@ class GpuSession(Session):
     def load_warm(self, may_go_on: Callable[[], bool]) -> bool:
         may_open_again = self._fixed or self.network.opens_others
         if may_open_again and may_go_on():
-            note_digests(self.path, self._opened.made_of)
+            note_digests(self.path, self._opened.source.made_of)
         return True
 
     def close(self) -> None:
@@ -117,7 +114,7 @@ def load_gpu_session(
     for it, InvalidConfigurationError for a tuning that cannot be applied, and CudaError if the
     device is lost.
     """
-    opened = _open(path, tuning, takes_optional=False)
+    opened = _open(path, tuning)
     _try_out(opened)
     return GpuSession(path, opened, tuning)
 
@@ -127,20 +124,20 @@ class OpenedNetwork(NamedTuple):
 
     program: SegmentProgram
     network: CapturedNetwork
-    made_of: Mapping[str, Any]
-    """The state of the model's files when it was opened."""
+    source: BareModel
 
 
 _PLANNED = frozenset({"LSTM", "GRU", "RNN"})
 """Operators, in addition to convolutions, that cuDNN plans."""
 
 
-def _open(path: Path, tuning: SessionTuning, *, takes_optional: bool) -> OpenedNetwork:
-    """Open a model. Raises BriskError, and CudaError if the device cannot be used."""
+def _open(path: Path, tuning: SessionTuning, *, loaded: BareModel | None = None) -> OpenedNetwork:
+    """Open a model; ``loaded``: the same one as it was loaded, to take optional inputs as well.
+    Raises BriskError, and CudaError if the device cannot be used."""
     device = gpu()
     device.context.enter()
 
-    def open_one(first: BareModel | None = None) -> tuple[SegmentProgram, BareModel, Instance]:
+    def open_one(first: BareModel | None) -> tuple[SegmentProgram, BareModel, Instance]:
         with _lent_stream(device) as stream:
             source = BareModel(
                 path,
@@ -148,7 +145,7 @@ def _open(path: Path, tuning: SessionTuning, *, takes_optional: bool) -> OpenedN
                 tuning=tuning,
                 longest_ns=math.inf,
                 provider=provider_on(device.ordinal, stream, tuning.cuda),
-                takes_optional=takes_optional,
+                takes_optional=loaded is not None,
             )
             if first is not None and not first.is_of(path, source.made_of):
                 raise InvalidModelError(f"{path} has changed since it was loaded")
@@ -160,7 +157,7 @@ def _open(path: Path, tuning: SessionTuning, *, takes_optional: bool) -> OpenedN
     def open_another() -> Instance:
         return open_one(source)[2]
 
-    program, source, first = open_one()
+    program, source, first = open_one(loaded)
     (segment,) = program.segments
     plans = any("Conv" in name or name in _PLANNED for name in source.operators)
     network = CapturedNetwork(
@@ -171,7 +168,7 @@ def _open(path: Path, tuning: SessionTuning, *, takes_optional: bool) -> OpenedN
         lambda text: LOGGER.info(f"{path}: {text}"),
         may_capture=set(program.outputs) <= set(segment.outputs) and _may_be_captured(path),
     )
-    return OpenedNetwork(program, network, source.made_of)
+    return OpenedNetwork(program, network, source)
 
 
 @contextlib.contextmanager
