@@ -109,6 +109,15 @@ def is_shortage(error: BaseException) -> bool:
     return error.__cause__ is not None and is_shortage(error.__cause__)
 
 
+def may_pass(error: BaseException) -> bool:
+    """Whether ``error``, or what caused it, says nothing of a file's content: memory or open files
+    are short, or a file that is there cannot be read."""
+    is_absence = isinstance(error, FileNotFoundError | NotADirectoryError)
+    if is_shortage(error) or (isinstance(error, OSError) and not is_absence):
+        return True
+    return error.__cause__ is not None and may_pass(error.__cause__)
+
+
 def counted(count: int, noun: str, plural: str = "") -> str:
     """Return a count for messages: ``1 segment``, ``2 segments``. ``plural``: of nouns that take
     more than an s."""

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from brisk.errors import BriskError, InvalidModelError, UnavailableError
+from brisk.errors import BriskError, InvalidModelError, UnavailableError, may_pass
 from brisk.exits.cascade import Cascade, Exit, Expected, Level, answer_form
 from brisk.exits.files.container import DamagedFileError, read_container, write_container
 from brisk.exits.files.versions import CACHES_SUFFIX, MADE_OF, REFERENCE_SUFFIX
@@ -38,7 +38,8 @@ MOST_THREADS = 1024
 def digest_of(model_file: Path) -> str:
     """Return the SHA-256 of the model file and the files of its external data, hexadecimal.
 
-    Raises OSError, and InvalidModelError if one of them leads out of the model's folder.
+    Raises OSError, and InvalidModelError if one of them leads out of the model's folder or cannot
+    be read.
     """
     digest = hashlib.sha256()
     with open_file(model_file) as file:
@@ -97,7 +98,9 @@ def _external_data(model_file: Path) -> Sequence[str]:
 
     try:
         return sorted(read_model_file(model_file).files.keys() - {model_file.name})
-    except InvalidModelError:
+    except InvalidModelError as error:
+        if may_pass(error):
+            raise
         return ()  # its load reports the error
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from brisk import paths
 from brisk.exits.files.container import digest_at_end, write_container
 from brisk.exits.files.versions import (
     MADE_OF,
@@ -75,6 +77,26 @@ def test_what_was_made_of_other_caches_is_not_served_whatever_the_times_of_the_f
     assert latest(model) == trained
     made_at(candidate, 2, {"revision": 3} | made_of)
     assert is_candidate_outdated(model)
+
+
+def test_what_cannot_be_read_now_is_no_reason_to_delete_what_was_made_of_it(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Too many open files, for example."""
+    trained, adapted, candidate = caches_file(model), adapted_file(model), candidate_file(model)
+    write_container(trained, {"revision": 0}, {})
+    for file, revision in ((adapted, 1), (candidate, 2)):
+        write_container(file, {"revision": revision, MADE_OF: digest_at_end(trained)}, {})
+    opened_file = os.open
+
+    def opening(path: str, flags: int, *more: object, **further: object) -> int:
+        if path == trained.name:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return opened_file(path, flags, *more, **further)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(paths.os, "open", opening)
+    assert not is_candidate_outdated(model)
+    assert latest(model) == adapted
 
 
 def test_versions_are_taken_back_one_by_one(model: Path) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 import onnx
 import pytest
 
+from brisk import paths
 from brisk.exits.cascade import Cascade
 from brisk.exits.cascade_file import digest_of, read_cascade, write_cascade
 from brisk.exits.files.learning_record import Aim, LearningRecord, Stage, read_record, write_record
@@ -122,8 +123,12 @@ def test_a_file_replaced_before_caches_are_first_read_is_served_without_them(
     assert "they are served from its next load on" in caplog.text
 
 
+@pytest.mark.parametrize("unreadable", ["learned.caches", "model.onnx"])
 def test_what_cannot_be_read_at_a_load_is_neither_deleted_nor_forgotten(
-    model: Model, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    model: Model,
+    unreadable: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The process may have had too many files open."""
     caches_file(model.file).unlink()
@@ -131,22 +136,23 @@ def test_what_cannot_be_read_at_a_load_is_neither_deleted_nor_forgotten(
     write_cascade(candidate_file(model.file), version(model, 4))
     aim = Aim.of(model.file, 0.97, "", "")
     write_record(model.file, LearningRecord(Stage.SERVED, **aim._asdict()))
-    failing = True
-
-    def read(path: Path, digest: str | None) -> Cascade:
-        if failing:
-            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-        return read_cascade(path, digest)
-
-    monkeypatch.setattr(served_caches, "read_cascade", read)
-    monkeypatch.setattr(cache_watch, "RETRY_S", 0.0)
     first = FirstLearning(1 << 20, is_on=False, learns=True)
     session, watch = loaded(model), CacheWatch(Adaptation(0.0), LOOK_S, first)
+    failing, opened_file = True, os.open
+
+    def opening(path: str, flags: int, *more: object, **further: object) -> int:
+        if failing and path == unreadable:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return opened_file(path, flags, *more, **further)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(paths.os, "open", opening)
+    monkeypatch.setattr(cache_watch, "RETRY_S", 0.0)
     opened = watch.open(session, aim)
     assert opened is not None
-    assert "cannot be read now: [Errno 24] Too many open files" in caplog.text
+    assert "cannot be read: Too many open files" in caplog.text
+    assert "are ignored" not in caplog.text
     watch.serve(session, opened, aim)
-    tried = f"caches of {model.file}: OSError: [Errno 24]"
+    tried = f"caches of {model.file}: UnavailableError: "
     wait_until(lambda: caplog.text.count(tried) > 1, "a look at the files")
     assert revision(session) is None
     assert read_record(model.file) is not None

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from brisk.errors import InvalidModelError
+from brisk.errors import InvalidModelError, may_pass
 from brisk.paths import open_file
 
 MAGIC = b"BRISKCAC"
@@ -130,14 +130,19 @@ def digest_at_end(path: Path) -> str:
 
 def read_header(path: Path) -> Mapping[str, Any]:
     """Return the header of a file whose tensors are not read and whose bytes are not compared with
-    their digest; empty if it has none. Raises OSError."""
+    their digest; empty if it has none. Raises OSError, and InvalidModelError if it cannot be read
+    now."""
     try:
         with open_file(path, "the caches' file") as file:
             magic, version, length = _PREFIX.unpack(file.read(_PREFIX.size))
             if (magic, version) != (MAGIC, VERSION) or length > LARGEST_HEADER_BYTES:
                 return {}
             header = json.loads(file.read(length))["header"]
-    except (struct.error, LookupError, TypeError, ValueError, RecursionError, InvalidModelError):
+    except InvalidModelError as error:
+        if may_pass(error):
+            raise
+        return {}
+    except (struct.error, LookupError, TypeError, ValueError, RecursionError):
         return {}
     return header if isinstance(header, dict) else {}
 

@@ -29,7 +29,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from brisk.errors import InvalidModelError
+from brisk.errors import InvalidModelError, may_pass
 from brisk.exits.files.container import digest_at_end, read_header
 from brisk.ownership import make_private
 from brisk.settings import cache_directory
@@ -140,12 +140,13 @@ def _descends(adapted: Path, trained: Path, before: Path) -> bool:
     replace it, whatever their time.
 
     A version of Brisk that did not note of which it made a file is taken to have made it of
-    those, if the file is newer than ``before``.
+    those, if the file is newer than ``before``. So is one that cannot be read now: who serves or
+    tries it reads it, and says so.
     """
     try:
         made_of = read_header(adapted).get(MADE_OF)
         if made_of:
             return bool(made_of == digest_at_end(trained))
         return adapted.stat().st_mtime_ns > before.stat().st_mtime_ns
-    except (OSError, InvalidModelError):
-        return False
+    except (OSError, InvalidModelError) as error:
+        return may_pass(error)

@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from brisk.errors import InvalidModelError
+from brisk.errors import InvalidModelError, UnavailableError
 from brisk.exits.files.container import digest_at_end
 from brisk.exits.files.learning_record import Aim, stamp_text
 from brisk.exits.files.versions import (
@@ -189,7 +189,7 @@ class CacheWatch:
         try:
             stamp = _stamp(path)
             version = _kept_to(aim, session.path, _read(session, path, None))
-        except OSError as error:
+        except (OSError, UnavailableError) as error:
             LOGGER.warning(f"caches '{path}' cannot be read now: {error}")
             return OpenedCaches(None, None)
         return None if version is None else OpenedCaches(version, stamp)

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from brisk.errors import InvalidModelError
+from brisk.errors import InvalidModelError, UnavailableError, may_pass
 from brisk.exits.base_model import BaseModel, load_graph
 from brisk.exits.cascade import Cascade, Exit
 from brisk.exits.cascade_file import digest_of, read_cascade
@@ -144,7 +144,8 @@ def read_version(
     present: ServedCaches | None = None,
 ) -> ServedCaches | None:
     """Return the caches in ``path``; None, with a warning, if they do not fit the model as it was
-    ``loaded``. Raises OSError if they or the model cannot be read, which may be for now only.
+    ``loaded``. Raises OSError or UnavailableError if they or the model cannot be read, which may
+    be for now only.
 
     The file ``model`` may have been replaced since then: what was proved for another file is not
     served by the loaded one.
@@ -175,6 +176,8 @@ def read_version(
     except FileNotFoundError:
         return None
     except (DamagedFileError, InvalidModelError) as error:
+        if may_pass(error):
+            raise UnavailableError(str(error)) from error
         LOGGER.warning(f"caches '{path}' are ignored: {error}")
         return None
     return version
