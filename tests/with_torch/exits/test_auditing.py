@@ -100,6 +100,20 @@ def test_a_model_that_has_changed_on_disk_is_not_asked(
     assert len(answered(auditor)[1]) == 16
 
 
+def test_a_link_to_nowhere_beside_a_model_does_not_keep_it_from_being_asked(
+    model: Model, tmp_path: Path
+) -> None:
+    file = tmp_path / "model.onnx"
+    shutil.copy(model.file, file)
+    (tmp_path / "link").symlink_to("nowhere")
+    asked = question(dataclasses.replace(model, file=file))
+    given = asked.scores, asked.inputs, asked.answers
+    models = audit_process.Models()
+    assert models.answer(file, "another", *given) == "the file has changed since it was loaded"
+    assert models.answer(file, "another", *given) == []
+    assert len(models.answer(file, asked.digest, *given)) == 16
+
+
 def test_a_model_that_is_replaced_while_it_is_read_is_not_asked(
     model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -104,7 +104,11 @@ _Stamps = dict[str, Stamp]
 
 
 def _stamps_beside(model: Path) -> _Stamps:
-    return {each.name: stamp_of(each.stat()) for each in model.parent.iterdir()}
+    stamps = {}
+    for each in model.parent.iterdir():
+        with contextlib.suppress(OSError):  # it has gone, or is a link that leads nowhere
+            stamps[each.name] = stamp_of(each.stat())
+    return stamps
 
 
 if __name__ == "__main__":
