@@ -192,8 +192,8 @@ def test_a_file_that_cannot_be_written_pauses_and_does_not_end_the_samples(
     sampler.sample(runs_of(other, rows))
     wait_until(lambda: any(samples_folder(other).glob("*.npz")), "another model's")
     assert not samples_folder(model).exists()
-    later_s = time.monotonic() + sampling.PAUSE_S
-    monkeypatch.setattr(sampling.time, "monotonic", lambda: later_s)
+    clock_s = time.monotonic
+    monkeypatch.setattr(sampling.time, "monotonic", lambda: clock_s() + sampling.PAUSE_S)
     sampler.sample(runs_of(model, rows))
     wait_until(lambda: any(samples_folder(model).glob("*.npz")), "its own behind the pause")
 
