@@ -17,6 +17,7 @@ import pytest
 from brisk.exits.base_model import load_graph, run_base, taps_of
 from brisk.exits.cascade import Cascade
 from brisk.exits.guarantee.audit import FEWEST_AUDITED, FEWEST_ROWS
+from brisk.exits.guarantee.calibration import ExitCount
 from brisk.exits.model_graph import ModelGraph, read_graph
 from brisk.exits.serving.frame import Answer
 from brisk.runtime.early_exit import audit_process
@@ -209,6 +210,20 @@ def test_an_exit_that_costs_more_than_it_saves_is_switched_off(hits: int, is_off
     state = "off: cost" if is_off else "on"
     assert [exit_.state for exit_ in caches.exits()] == [state, "on"]
     assert caches.review() == [], "told once"
+
+
+def test_an_exit_that_is_kept_for_what_it_rejects_stays_on() -> None:
+    """What it rejects, no later exit answers: so were their answers counted for the proof."""
+    cascade = served(exits=(1, 3), take=8).cascade
+    level, *stricter = cascade.levels
+    _, *others = level.count.exits
+    count = dataclasses.replace(level.count, exits=(ExitCount(0, 0), *others))
+    levels = dataclasses.replace(level, count=count), *stricter
+    caches = costing(dataclasses.replace(cascade, levels=levels), 0.95e-3, 50e-6)
+    for _ in range(REVIEWED_ROWS // 100):
+        caches.note(finished(100, 0, 50e-6))  # type: ignore[arg-type]
+    assert caches.review() == []
+    assert caches.switched_off == set()
 
 
 def test_what_an_evaluation_costs_is_what_it_takes_as_it_serves() -> None:

@@ -97,10 +97,14 @@ class ServedCaches:
         What a hit saves was measured when the caches were trained. What an evaluation costs the
         worker's thread is measured in service. The live hit rate is bounded from above, over
         ``REVIEWED_ROWS`` rows, each of which is reviewed once.
+
+        An exit that answered nothing in the proof is served for what it rejects: without it, later
+        exits would answer rows that the proof has not counted. It stays on, whatever it costs.
         """
         costly = []
+        proof = self.cascade.levels[0].count.exits
         for index, use in self.uses.items():
-            if use.evaluated < REVIEWED_ROWS:
+            if use.evaluated < REVIEWED_ROWS or not proof[index].answered:
                 continue
             exit_ = self.cascade.exits[index]
             # with an exit thread, saved_s already lacks the time of the evaluation
