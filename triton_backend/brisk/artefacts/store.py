@@ -83,14 +83,18 @@ def sync_directory(directory: str | Path) -> None:
         os.close(descriptor)
 
 
+FOR_ALL_MACHINES = os.O_RDWR | os.O_CREAT
+
+
 @contextlib.contextmanager
-def locked(path: Path) -> Iterator[bool]:
+def locked(path: Path, flags: int = os.O_RDONLY) -> Iterator[bool]:
     """Hold an exclusive lock on the file or folder; yield False if there is another lock on it.
 
-    A process locks an artefact that it maps, and a folder of artefacts that it builds in. Raises
-    OSError.
+    A process locks an artefact that it maps, and a folder of artefacts that it builds in: on NFS,
+    no other machine sees these. It sees that of a file opened with the ``flags`` FOR_ALL_MACHINES,
+    which is made where there is none. Raises OSError.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -227,6 +227,11 @@ def record_file(model_file: Path, environment: Mapping[str, str] = os.environ) -
     return private_folder(model_file, environment) / "learning.json"
 
 
+def lock_file(model_file: Path) -> Path:
+    """Return the file that the process that learns for a model locks."""
+    return private_folder(model_file) / "learning.lock"
+
+
 def read_record(
     model_file: Path, environment: Mapping[str, str] = os.environ
 ) -> LearningRecord | None:

@@ -12,6 +12,7 @@ import time
 from importlib.util import find_spec
 from pathlib import Path
 
+from brisk.artefacts.store import FOR_ALL_MACHINES, locked
 from brisk.exits.files.learning_record import (
     BUSY,
     OTHER_FILES,
@@ -19,6 +20,7 @@ from brisk.exits.files.learning_record import (
     LearningRecord,
     Stage,
     collected,
+    lock_file,
     read_record,
     record_file,
     write_record,
@@ -116,24 +118,26 @@ class FirstLearning:
         """Note that ``model`` was loaded and no caches fit it: try again what has failed. Delete
         the files of what was learned, since they do not fit, or of what was withdrawn.
 
-        Any thread. Raises OSError.
+        While a process learns for the model, perhaps of another container, the files are its own
+        and stay. Any thread. Raises OSError.
         """
         self._failures.pop(model, None)
         if not self._learns:
             return
         record = read_record(model)
         if latest(model).exists() or (record is not None and record.stage is Stage.SERVED):
-            self._delete(model, aim)
+            with locked(lock_file(model), FOR_ALL_MACHINES) as is_alone:
+                if is_alone:
+                    self._delete(model, aim)
         elif record is not None and record.is_for(aim):
-            _stamp(model, record, aim)
+            _stamp(model, aim)
 
     def keep(self, model: Path, aim: Aim) -> None:
         """Note that ``model`` was loaded with caches that were learned of the same bytes: the
         record stays, although the file may be another. Any thread. Raises OSError."""
         self._failures.pop(model, None)
-        record = read_record(model)
-        if self._learns and record is not None:
-            _stamp(model, record, aim)
+        if self._learns:
+            _stamp(model, aim)
 
     def _delete(self, model: Path, aim: Aim) -> None:
         """Delete all files learned for ``model``. The record stays if it says that the samples are
@@ -214,8 +218,19 @@ def is_trained_by_hand(model: Path) -> bool:
     return caches_file(model).exists()
 
 
-def _stamp(model: Path, record: LearningRecord, aim: Aim) -> None:
-    """Note in the record that it is of the file of ``aim``, unless it is of another aim."""
-    stamped = record.of_copy(aim)
-    if stamped != record and stamped.is_for(aim):
-        write_record(model, stamped)
+def _stamp(model: Path, aim: Aim) -> None:
+    """Note in the record that it is of the file of ``aim``, unless it is of another aim. A process
+    that learns for the model now writes its own record; the next one notes it."""
+    if _stamped(model, aim) is None:
+        return
+    with locked(lock_file(model), FOR_ALL_MACHINES) as is_alone:
+        stamped = _stamped(model, aim)
+        if is_alone and stamped is not None:
+            write_record(model, stamped)
+
+
+def _stamped(model: Path, aim: Aim) -> LearningRecord | None:
+    """Return the record as it is to be written; None if it is to stay as it is."""
+    record = read_record(model)
+    stamped = None if record is None else record.of_copy(aim)
+    return stamped if stamped is not None and stamped != record and stamped.is_for(aim) else None

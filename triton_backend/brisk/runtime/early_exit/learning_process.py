@@ -33,7 +33,7 @@ if __name__ == "__main__" and not step_aside():
 
 import numpy as np
 
-from brisk.artefacts.store import locked
+from brisk.artefacts.store import FOR_ALL_MACHINES, locked
 from brisk.errors import BriskError, InvalidModelError, InvalidRequestError
 from brisk.exits.cascade_file import ReplacedModelError, digest_of, write_cascade
 from brisk.exits.data.samples import SampleGroups, Samples
@@ -47,6 +47,7 @@ from brisk.exits.files.learning_record import (
     LearningRecord,
     Stage,
     collected,
+    lock_file,
     read_record,
     rows_wanted,
     samples_limit_bytes,
@@ -116,7 +117,8 @@ def main() -> int:
     if not aim.is_present(model):
         LOGGER.info(f"nothing is learned of {model}: its files are others than the loaded ones")
         return OTHER_FILES
-    with locked(make_private_folder(model)) as is_alone:
+    make_private_folder(model)
+    with locked(lock_file(model), FOR_ALL_MACHINES) as is_alone:
         if not is_alone:
             LOGGER.info(f"nothing is learned of {model}: another process learns of it")
             return BUSY
