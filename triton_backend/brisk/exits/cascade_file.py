@@ -104,8 +104,13 @@ def _external_data(model_file: Path) -> Sequence[str]:
         return ()  # its load reports the error
 
 
-def write_cascade(path: Path, cascade: Cascade, mode: int = 0o644) -> None:
-    """Publish ``cascade`` at ``path``; a reader sees the old file or the whole new one."""
+def write_cascade(
+    path: Path, cascade: Cascade, mode: int = 0o644, outdated: Path | None = None
+) -> None:
+    """Publish ``cascade`` at ``path``; a reader sees the old file or the whole new one.
+
+    ``outdated``: the file with data of the old one, which is deleted once the new one is written.
+    """
     tensors = {
         f"{index}.onnx": np.frombuffer(exit_.model, np.uint8)
         for index, exit_ in enumerate(cascade.exits)
@@ -128,7 +133,7 @@ def write_cascade(path: Path, cascade: Cascade, mode: int = 0o644) -> None:
         "repairs": cascade.repairs,
         MADE_OF: cascade.trained_digest,
     }
-    write_container(path, header, tensors, mode)
+    write_container(path, header, tensors, mode, outdated)
 
 
 _OF_AN_EXIT = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import hashlib
 import json
 import math
@@ -13,6 +14,7 @@ import numpy as np
 import onnx
 import pytest
 
+from brisk.cli.commands.caches.train import _Subject, _write
 from brisk.exits.cascade_file import digest_of, read_cascade, write_cascade
 from brisk.exits.files.container import (
     _DIGEST_BYTES,
@@ -54,6 +56,31 @@ def test_what_is_read_looks_up_as_what_was_written(tmp_path: Path) -> None:
         np.testing.assert_array_equal(one.logits, other.logits)
         np.testing.assert_array_equal(one.scores, other.scores)
         np.testing.assert_array_equal(one.near, other.near)
+
+
+def test_caches_that_cannot_be_written_leave_those_before_and_their_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the data they could never adapt again."""
+
+    def failing(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    before = dataclasses.replace(cascade(), revision=1)
+    subject = _Subject(tmp_path / "model.onnx", None, "", None, is_whole=True)  # type: ignore[arg-type]
+    path, data = tmp_path / "model.caches", tmp_path / "model.reference"
+    write_cascade(path, before)
+    data.write_bytes(b"data")
+    with monkeypatch.context() as full:
+        full.setattr(os, "fsync", failing)
+        with pytest.raises(OSError, match="No space left"):
+            list(_write(subject, cascade(), None))
+    assert read_cascade(path, None).revision == 1
+    assert data.exists()
+    assert list(_write(subject, cascade(), None)) == [path]
+    assert read_cascade(path, None).revision == 0
+    assert not data.exists()
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_caches_of_another_model_are_refused(file: Path) -> None:

@@ -48,9 +48,16 @@ class TensorFile:
 
 
 def write_container(
-    path: Path, header: Mapping[str, Any], tensors: Mapping[str, np.ndarray], mode: int = 0o644
+    path: Path,
+    header: Mapping[str, Any],
+    tensors: Mapping[str, np.ndarray],
+    mode: int = 0o644,
+    outdated: Path | None = None,
 ) -> None:
-    """Write a file and publish it: a reader sees the old file or the whole new one."""
+    """Write a file and publish it: a reader sees the old file or the whole new one.
+
+    ``outdated``: a file that is deleted before that, once the new one is written.
+    """
     table: dict[str, Any] = {}
     blobs, offset = [], 0
     for name, array in tensors.items():
@@ -73,6 +80,8 @@ def write_container(
             file.write(hashlib.sha256(data_bytes).digest())
             file.flush()
             os.fsync(file.fileno())
+        if outdated is not None:
+            outdated.unlink(missing_ok=True)
         unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)

@@ -279,9 +279,9 @@ def _explored(
         division = divide(alike, SEED, proves_newest=True)
         # The caches come last: workers that see them find the reference, too.
         write_reference(reference, found.cascade.model_digest, alike, division)
+        write_cascade(target, found.cascade, PRIVATE)
     else:  # nothing of it is trained, so nothing is trained again
-        reference.unlink(missing_ok=True)
-    write_cascade(target, found.cascade, PRIVATE)
+        write_cascade(target, found.cascade, PRIVATE, outdated=reference)
     more = MORE * len(samples) if tried.tries < MOST_TRIES else 0
     return dataclasses.replace(tried, stage=Stage.SERVED, wanted=more, speed_up=speed_up)
 

@@ -267,8 +267,7 @@ def _write(subject: _Subject, cascade: Cascade, kept: _TrainingData | None) -> I
     target = caches_file(subject.file)
     # of the caches before, or of none: `reference_file` may name that of learned ones
     reference = target.with_suffix(REFERENCE_SUFFIX)
-    reference.unlink(missing_ok=True)
-    write_cascade(target, cascade)
+    write_cascade(target, cascade, outdated=reference)
     yield target
     if kept is not None and not subject.is_whole:
         write_reference(reference, cascade.model_digest, kept.samples, kept.division, kept.more)
