@@ -139,6 +139,35 @@ def test_one_process_at_a_time_learns_of_a_model_whichever_runtime_has_started_i
     wait_until(lambda: has_ended() and read_record(model) is not None, "its turn", every_s=0.05)
 
 
+def test_containers_too_many_to_be_noted_start_no_process_after_the_other(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has its own time of the file, and what one notes pushes another one's out."""
+    aim, learning = Aim.of(model, 0.98, "", ""), FirstLearning(1 << 20, is_on=True, learns=True)
+    of_others = aim._replace(model_stamp="1 2")
+    write_record(model, LearningRecord(Stage.UNFIT, **of_others._asdict()))
+    learning.look(model, aim, 1)
+    assert learning.process_id is not None
+    hurry([learning.process_id])
+
+    def has_ended() -> bool:
+        learning.look(model, aim, 1)
+        return learning.process_id is None
+
+    monkeypatch.setattr(first_learning, "RESTART_S", 1e6)
+    wait_until(has_ended, "a first process")
+    write_record(model, LearningRecord(Stage.UNFIT, **of_others._asdict()))
+    learning.look(model, aim, 1)
+    assert learning.process_id is None
+    learning.look(model, aim._replace(accuracy=0.99), 1)
+    assert learning.process_id is not None, "another promise is looked at at once"
+    learning.forget(set())
+    learning.begin(model, aim)
+    learning.look(model, aim, 1)
+    assert learning.process_id is not None, "so is another load"
+    learning.forget(set())
+
+
 def test_a_load_leaves_the_files_of_a_process_that_learns_for_another_container(
     model: Path,
 ) -> None:

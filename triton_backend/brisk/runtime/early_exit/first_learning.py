@@ -7,6 +7,7 @@ workers read.
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from importlib.util import find_spec
@@ -37,8 +38,8 @@ from brisk.runtime.helper_process import HelperProcess
 from brisk.runtime.log import LOGGER
 
 RESTART_S = 60.0
-"""The least time from the start of a process that failed, or found another one at work, to that
-of the next one."""
+"""The least time from the start of a process that failed, found another one at work, or left no
+record of the model, to that of the next one."""
 
 MOST_FAILURES = 3
 
@@ -86,6 +87,7 @@ class FirstLearning:
             self._aims[model] = aim
             self._failures.pop(model, None)
             self._busy.discard(model)
+            self._started_s.pop(model, None)
             self._end(model)
         if not aim.is_present(model):
             self._end(model)
@@ -122,6 +124,7 @@ class FirstLearning:
         and stay. Any thread. Raises OSError.
         """
         self._failures.pop(model, None)
+        self._started_s.pop(model, None)
         if not self._learns:
             return
         record = read_record(model)
@@ -171,8 +174,9 @@ class FirstLearning:
     ) -> None:
         """Start the process if ``model`` has something to learn and no process runs.
 
-        Wait ``RESTART_S`` after a failure, and while another process learns for the model; start
-        none after ``MOST_FAILURES`` failures.
+        Wait ``RESTART_S`` after a failure, while another process learns for the model, and where a
+        process has looked at the model but its record is of other copies by now: too many share
+        the cache. Start none after ``MOST_FAILURES`` failures.
         """
         # a process that was learning was killed: its try goes on, whatever is stored by now
         is_due = record is None or record.stage is Stage.LEARNING
@@ -180,8 +184,8 @@ class FirstLearning:
         is_due = is_due and (record is None or find_spec("torch") is not None)
         now_s = time.monotonic()
         failures = self._failures.get(model, 0)
-        waits = failures or model in self._busy
-        waits = waits and now_s - self._started_s[model] < RESTART_S
+        waits = failures or model in self._busy or record is None
+        waits = waits and now_s - self._started_s.get(model, -math.inf) < RESTART_S
         if not is_due or self._learner is not None or waits or failures >= MOST_FAILURES:
             return
         arguments = ["--accuracy", str(aim.accuracy), "--threads", str(threads)]
