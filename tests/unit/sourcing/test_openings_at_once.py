@@ -181,6 +181,48 @@ def test_who_gives_up_twice_while_a_copy_is_opened_leaves_nothing_open(
     assert remove(folder)
 
 
+def test_who_gives_up_while_other_copies_are_closed_leaves_them_to_be_closed(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new copy is made once those that are being closed have made room."""
+    begun, let_go = threading.Event(), threading.Event()
+    waits = threading.Event()
+    closed = CopyTable.closed
+
+    def slowly(place: Path) -> ArrivingCopy | None:
+        if place == folder:
+            begun.set()
+            assert let_go.wait(PATIENCE_S)
+        return open_present(place)
+
+    async def noted(table: CopyTable) -> None:
+        waits.set()
+        await closed(table)
+
+    monkeypatch.setattr(room, "open_present", slowly)
+    monkeypatch.setattr(CopyTable, "closed", noted)
+    new = publish(tmp_path / "new", 2 * CHUNK, chunk_bytes=CHUNK, weights_bytes=CHUNK)
+    server = RegistryServer(new.folder)
+
+    async def scenario(table: CopyTable, url: str) -> None:
+        remote = Remote("http://127.0.0.1:1/manifest.json", folder.name)
+        table.give_back(await begun_opening(table, remote, begun))
+        making = table.take(Remote(server.manifest_url, new.sha256))
+        await until(waits.is_set, "the wait for the closing")
+        table.give_back(making)
+        for _ in range(5):  # it is told that its user has gone
+            await asyncio.sleep(0)
+        let_go.set()
+        while table.is_at_work:
+            await table.closed()
+
+    try:
+        run(folder, scenario)
+    finally:
+        server.close()
+    assert remove(folder)
+
+
 async def begun_opening(table: CopyTable, remote: Remote, begun: threading.Event) -> OpenedCopy:
     copy = table.take(remote)
     await until(begun.is_set, "the opening's thread")

@@ -240,7 +240,7 @@ class OpenedCopy:
                     self.arriving = late
         await asyncio.gather(self._ready, return_exceptions=True)
         if self._before is not None:  # whoever opens the copy next waits for this task alone
-            await asyncio.gather(self._before, return_exceptions=True)
+            await asyncio.wait([self._before])
         tasks = [*self._watching, *([self._guessing] if self._guessing is not None else [])]
         for task in tasks:
             task.cancel()
@@ -379,8 +379,10 @@ class CopyTable:
         return bool(leaving)
 
     async def closed(self) -> None:
-        """Wait until all copies that are being closed are closed."""
-        await asyncio.gather(*self._closing.values(), return_exceptions=True)
+        """Wait until all copies that are being closed are closed, which goes on if the wait is
+        canceled."""
+        if self._closing:
+            await asyncio.wait(self._closing.values())
 
     @property
     def copies(self) -> list[OpenedCopy]:
@@ -390,4 +392,4 @@ class CopyTable:
     async def close(self) -> None:
         for copy in list(self._opened.values()):
             self._let_go(copy)
-        await asyncio.gather(*self._closing.values(), return_exceptions=True)
+        await self.closed()
