@@ -1,29 +1,79 @@
-"""Answers of a courier that are none."""
+"""Connections to a courier: how one is started, and answers that are none."""
 
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from brisk.copies import connection
 from brisk.copies.connection import CourierConnection, socket_path
-from brisk.errors import ProtocolError, UnavailableError
+from brisk.errors import InvalidConfigurationError, ProtocolError, UnavailableError
+from support.waiting import PATIENCE_S, wait_until
+
+LISTENING = """
+import socket, sys
+with socket.socket(socket.AF_UNIX) as listener:
+    listener.bind(sys.argv[1])
+    listener.listen()
+    sys.stdin.read()
+"""
+WAITING = "import sys; sys.stdin.read()"
 
 
 @pytest.fixture
-def listener(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> socket.socket:
-    """The socket of a courier, at which nothing answers yet."""
+def _runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     directory = tmp_path / "runtime"
     directory.mkdir(mode=0o700)
     monkeypatch.setenv("BRISK_RUNTIME_DIR", str(directory))
+
+
+def listening() -> socket.socket:
+    """Return the socket of a courier, at which nothing answers yet."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(socket_path()))
-    listener.listen()
+    listener.listen(128)
     listener.settimeout(10)
     return listener
+
+
+@pytest.fixture
+def listener(_runtime: None) -> socket.socket:
+    return listening()
+
+
+class Couriers:
+    """Processes in the place of those that this process starts, which end with their input."""
+
+    def __init__(self) -> None:
+        self.code = WAITING
+        self.started: list[subprocess.Popen[bytes]] = []
+
+    def start(self) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-c", self.code, str(socket_path())]
+        self.started.append(subprocess.Popen(command, stdin=subprocess.PIPE))
+        return self.started[-1]
+
+    def end(self) -> None:
+        for each in self.started:
+            assert each.stdin is not None
+            each.stdin.close()
+
+
+@pytest.fixture
+def couriers(_runtime: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Couriers]:
+    made = Couriers()
+    monkeypatch.setattr(connection, "_start", made.start)
+    yield made
+    made.end()
+    for each in made.started:
+        each.wait(PATIENCE_S)
 
 
 @pytest.fixture
@@ -102,3 +152,74 @@ def test_an_answer_that_takes_long_is_waited_for_while_the_courier_tells_its_sta
         assert courier.answer() == {"ok": {}}, "a second line that came with the first"
         thread.join(10)
     assert asked == [b'{"open": {}}\n', *[b'{"status": {}}\n'] * 3]
+
+
+def waiting_threads(
+    count: int, connect: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> Sequence[threading.Thread]:
+    """Return threads that connect, once each has found no courier and waits for one."""
+    tries: Counter[int] = Counter()
+    check_directory = connection.check_directory
+
+    def noted(directory: Path) -> None:
+        tries[threading.get_ident()] += 1
+        check_directory(directory)
+
+    monkeypatch.setattr(connection, "check_directory", noted)
+    threads = [threading.Thread(target=connect, daemon=True) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: len(tries) == count and min(tries.values()) > 1, "a second try of each")
+    return threads
+
+
+def test_threads_of_a_process_start_one_courier_and_collect_it_where_another_answers(
+    couriers: Couriers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that becomes a server then has no child that it does not know of."""
+    reached: list[CourierConnection] = []
+    threads = waiting_threads(
+        20, lambda: reached.append(CourierConnection(PATIENCE_S)), monkeypatch
+    )
+    assert len(couriers.started) == 1
+    with listening():
+        wait_until(lambda: len(reached) >= 19, "their connections")
+        couriers.end()
+        for thread in threads:
+            thread.join(PATIENCE_S)
+        assert len(reached) == 20
+        assert [each.returncode for each in couriers.started] == [0]
+        for each in reached:
+            each.close()
+
+
+def test_a_courier_that_was_started_and_answers_is_not_waited_for(
+    couriers: Couriers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[object] = []
+    couriers.code = LISTENING
+    with monkeypatch.context() as patched:
+        patched.setattr(subprocess.Popen, "wait", lambda process, *_: waited.append(process))
+        CourierConnection(PATIENCE_S).close()
+        CourierConnection(PATIENCE_S).close()
+    assert len(couriers.started) == 1
+    assert not waited
+    assert couriers.started[0].poll() is None
+
+
+def test_one_that_cannot_start_is_told_to_all_that_wait_for_it(
+    couriers: Couriers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    couriers.code = "import sys; sys.stdin.read(); sys.exit(3)"
+    told: list[str] = []
+
+    def connect() -> None:
+        with pytest.raises(InvalidConfigurationError, match="ended with status 3") as caught:
+            CourierConnection(PATIENCE_S)
+        told.append(str(caught.value))
+
+    threads = waiting_threads(5, connect, monkeypatch)
+    couriers.end()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert len(told) == 5

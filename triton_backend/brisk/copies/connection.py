@@ -29,7 +29,9 @@ import contextlib
 import json
 import os
 import socket
+import struct
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -77,6 +79,13 @@ time took a tenth of the courier's processor time."""
 
 _started: list[subprocess.Popen[bytes]] = []
 """Couriers that this process has started; polled so that none stays behind as a zombie."""
+
+_starting: dict[Path, subprocess.Popen[bytes]] = {}
+"""The last of them, by its socket, until a courier is reached there: one at a time is started,
+whichever threads ask for one."""
+
+_starting_lock = threading.Lock()
+_CREDENTIALS = struct.Struct("3i")
 
 
 def socket_path(environment: Mapping[str, str] = os.environ) -> Path:
@@ -188,8 +197,7 @@ def start_early() -> None:
     Errors are dropped: the first connection reports them.
     """
     with contextlib.suppress(OSError, BriskError):
-        if not is_there():
-            _start()
+        _start_if_absent()
 
 
 def _connect(timeout_s: float) -> socket.socket:
@@ -202,6 +210,7 @@ def _connect(timeout_s: float) -> socket.socket:
             check_directory(place.parent)
             connection.connect(str(place))
             connection.settimeout(SILENCE_S)
+            _reap_other(connection, deadline_s)
             return connection
         except PermissionError as error:
             connection.close()
@@ -210,7 +219,7 @@ def _connect(timeout_s: float) -> socket.socket:
             connection.close()
         if starting is None:
             if time.monotonic() >= again_s:
-                starting = _start()
+                starting = _start_if_absent()
         elif (status := starting.poll()) == 0:
             starting, again_s = None, time.monotonic() + _AGAIN_S
         elif status is not None:
@@ -225,6 +234,35 @@ def _connect(timeout_s: float) -> socket.socket:
                 f"{timeout_s:.0f} s"
             )
         time.sleep(_RETRY_PAUSE_S)
+
+
+def _start_if_absent() -> subprocess.Popen[bytes] | None:
+    """Return the courier that this process is starting, begun unless it already was; None if one
+    accepts connections."""
+    place = socket_path()
+    with _starting_lock:
+        starting = _starting.get(place)
+        if starting is None or starting.poll() is not None:
+            if is_there():
+                return None
+            starting = _starting[place] = _start()
+        return starting
+
+
+def _reap_other(connection: socket.socket, deadline_s: float) -> None:
+    """Wait for the end of the courier that this process has started if ``connection`` is to
+    another, which holds the lock: a process that becomes a server would leave a zombie."""
+    with _starting_lock:
+        started = _starting.pop(socket_path(), None)
+    if started is None:
+        return
+    import subprocess
+
+    data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    reached, _, _ = _CREDENTIALS.unpack(data)
+    if started.pid != reached:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            started.wait(max(deadline_s - time.monotonic(), 0.0))
 
 
 def _start() -> subprocess.Popen[bytes]:
