@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -249,25 +250,13 @@ def test_who_names_another_url_is_not_refused_for_one_that_is_dead(
     server = RegistryServer(published.folder)
 
     async def scenario(table: CopyTable, url: str) -> None:
-        service = CourierService(table, os.geteuid())
-        place = str(tmp_path / "socket")
-        listener = await asyncio.start_unix_server(service.serve, place)
-
-        async def opened(url: str) -> Any:
-            reader, writer = await asyncio.open_unix_connection(place)
-            content = {"url": url, "sha256": published.sha256}
-            writer.write(json.dumps({"open": content}).encode() + b"\n")
-            answer = json.loads(await reader.readline())
-            writer.close()
-            return answer
-
-        first = asyncio.create_task(opened("http://127.0.0.1:1/manifest.json"))
-        await until(begun.is_set, "the first opening")
-        second = asyncio.create_task(opened(server.manifest_url))
-        await until(lambda: table.find(published.sha256).users == 2, "the second one")
-        let_go.set()
-        answers = await first, await second
-        listener.close()
+        async with service_of(table, tmp_path / "socket") as place:
+            first = asyncio.create_task(answer_of(place, "http://127.0.0.1:1/a", published))
+            await until(begun.is_set, "the first opening")
+            second = asyncio.create_task(answer_of(place, server.manifest_url, published))
+            await until(lambda: table.find(published.sha256).users == 2, "the second one")
+            let_go.set()
+            answers = await first, await second
         assert "the first one's URL is dead" in answers[0]["error"]["message"]
         assert "ok" in answers[1]
 
@@ -275,6 +264,77 @@ def test_who_names_another_url_is_not_refused_for_one_that_is_dead(
         run(tmp_path / "remote" / published.sha256, scenario)
     finally:
         server.close()
+
+
+@contextlib.asynccontextmanager
+async def service_of(table: CopyTable, place: Path) -> AsyncIterator[Path]:
+    service = CourierService(table, os.geteuid())
+    listener = await asyncio.start_unix_server(service.serve, str(place))
+    try:
+        yield place
+    finally:
+        listener.close()
+
+
+async def answer_of(place: Path, url: str, published: Published) -> Any:
+    """Return what a client is told that opens the copy and goes."""
+    reader, writer = await asyncio.open_unix_connection(place)
+    content = {"url": url, "sha256": published.sha256}
+    writer.write(json.dumps({"open": content}).encode() + b"\n")
+    answer = json.loads(await reader.readline())
+    writer.close()
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("is_dead", "patience_s"),
+    [pytest.param(True, 0.1, id="dead"), pytest.param(False, PATIENCE_S, id="wrong bytes")],
+)
+def test_a_manifest_that_is_here_is_no_reason_to_stay_with_a_url_that_gives_nothing(
+    tmp_path: Path,
+    published: Published,
+    monkeypatch: pytest.MonkeyPatch,
+    is_dead: bool,
+    patience_s: float,
+) -> None:
+    """All that has come of the copy is its manifest."""
+    place = tmp_path / "remote" / published.sha256
+    make_copy(place, write_manifest(published.manifest), published.manifest)
+    server = RegistryServer(published.folder)
+    liar = RegistryServer(published.folder, change=lambda name, offset, piece: bytes(len(piece)))
+    first_url = "http://127.0.0.1:1/manifest.json" if is_dead else liar.manifest_url
+    begun, let_go = threading.Event(), threading.Event()
+
+    def slowly(place: Path) -> ArrivingCopy | None:
+        begun.set()
+        assert let_go.wait(PATIENCE_S)
+        return open_present(place)
+
+    has_head = OpenedCopy.has_head
+
+    async def impatiently(copy: OpenedCopy) -> None:
+        patience = patience_s if copy.remote.url == first_url else PATIENCE_S
+        monkeypatch.setattr(table_module, "OPEN_PATIENCE_S", patience)
+        await has_head(copy)
+
+    monkeypatch.setattr(room, "open_present", slowly)
+    monkeypatch.setattr(OpenedCopy, "has_head", impatiently)
+
+    async def scenario(table: CopyTable, url: str) -> None:
+        async with service_of(table, tmp_path / "socket") as socket:
+            first = asyncio.create_task(answer_of(socket, first_url, published))
+            await until(begun.is_set, "the first opening")
+            second = asyncio.create_task(answer_of(socket, server.manifest_url, published))
+            await until(lambda: table.find(published.sha256).users == 2, "the second one")
+            let_go.set()
+            assert "error" in await first
+            assert "ok" in await second
+
+    try:
+        run(place, scenario)
+    finally:
+        server.close()
+        liar.close()
 
 
 def test_what_another_courier_still_compares_is_not_emptied_under_it(folder: Path) -> None:

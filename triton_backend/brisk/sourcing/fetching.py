@@ -100,6 +100,11 @@ class Fetch:
             await asyncio.wait(self._writes)
 
     @property
+    def has_head(self) -> bool:
+        """Whether the bytes that describe the model (the file ``gathered``) are here."""
+        return not bits_of(self.layout.file(self.copy.manifest.gathered)) & ~self.here
+
+    @property
     def missing(self) -> int:
         """The set of the wanted chunks that have not arrived."""
         return self.wanted_bits & ~self.here

@@ -108,15 +108,17 @@ class CourierService:
 
     async def _open(self, remote: Remote, writer: asyncio.StreamWriter) -> OpenedCopy:
         """Return the opened copy. Where another client's opening has failed, which asked another
-        URL, this one's is asked."""
+        URL, or its head does not come, this one's is asked."""
         while True:
             copy = self._table.take(remote)
             try:
                 await _or_gone(copy.has_head(), writer)
             except BaseException as error:
-                self._table.give_back(copy)
-                is_others = copy.has_failed and copy.remote.url != remote.url != ""
-                if not (is_others and isinstance(error, BriskError)):
+                is_described = copy.fetch is not None and copy.fetch.has_head
+                is_others = not is_described and copy.remote.url != remote.url != ""
+                is_in_vain = is_others and isinstance(error, BriskError)
+                self._table.give_back(copy, is_in_vain=is_in_vain)
+                if not is_in_vain:
                     raise
             else:
                 return copy

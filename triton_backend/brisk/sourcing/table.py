@@ -316,11 +316,12 @@ class CopyTable:
             raise InvalidRequestError(f"nobody has opened the copy {sha256}")
         return copy
 
-    def give_back(self, copy: OpenedCopy) -> None:
+    def give_back(self, copy: OpenedCopy, *, is_in_vain: bool = False) -> None:
+        """``is_in_vain``: whether to open it anew, also for those who still wait for its head."""
         copy.users -= 1
-        if copy.users or self._opened.get(copy.remote.sha256) is not copy:
+        if (copy.users and not is_in_vain) or self._opened.get(copy.remote.sha256) is not copy:
             return
-        if copy.is_arriving or copy.is_compared:
+        if not is_in_vain and (copy.is_arriving or copy.is_compared):
             self._linger(copy)
         else:
             self._let_go(copy)
