@@ -79,7 +79,6 @@ def couriers(_runtime: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Courie
 @pytest.fixture
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "SILENCE_S", 0.1)
-    monkeypatch.setattr(connection, "STUCK_S", 0.2)
 
 
 def answer_with(listener: socket.socket, answer: bytes) -> threading.Thread:
@@ -118,8 +117,11 @@ def test_half_an_answer_is_none(listener: socket.socket) -> None:
 
 
 @pytest.mark.usefixtures("_impatient")
-def test_a_courier_that_is_stuck_is_told_and_not_waited_for(listener: socket.socket) -> None:
+def test_a_courier_that_is_stuck_is_told_and_not_waited_for(
+    listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The kernel accepts connections for it."""
+    monkeypatch.setattr(connection, "STUCK_S", 0.2)
     with (
         listener,
         CourierConnection() as courier,
@@ -130,8 +132,9 @@ def test_a_courier_that_is_stuck_is_told_and_not_waited_for(listener: socket.soc
 
 @pytest.mark.usefixtures("_impatient")
 def test_an_answer_that_takes_long_is_waited_for_while_the_courier_tells_its_state(
-    listener: socket.socket,
+    listener: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(connection, "STUCK_S", PATIENCE_S)
     asked = []
 
     def serve() -> None:
