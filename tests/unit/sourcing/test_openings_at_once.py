@@ -137,14 +137,25 @@ def test_what_a_local_process_has_compared_is_not_compared_again_for_other_hosts
 
 
 def test_all_other_hosts_and_then_a_local_process_wait_for_one_comparison(
-    folder: Path, verify: SlowVerify
+    folder: Path, verify: SlowVerify, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    asked: list[str] = []
+    shelving = CopyServer._shelving
+
+    def noted(server: CopyServer, sha256: str) -> asyncio.Task[None]:
+        asked.append(sha256)
+        return shelving(server, sha256)
+
+    monkeypatch.setattr(CopyServer, "_shelving", noted)
+
     async def scenario(table: CopyTable, url: str) -> None:
         asking = asyncio.create_task(statuses(url, 10))
-        await until(lambda: verify.count > 0, "a comparison")
+        await until(lambda: verify.count > 0 and len(asked) == 10, "a comparison, and all hosts")
         copy = table.take(Remote("http://127.0.0.1:1/manifest.json", folder.name))
         opening = asyncio.create_task(copy.has_head())
-        await asyncio.wait([asking, opening], timeout=0.3)
+        await asyncio.sleep(0)  # it waits now
+        assert not asking.done()
+        assert not opening.done()
         verify.let_go.set()
         assert await asking == {200}
         await opening
