@@ -14,9 +14,10 @@ from typer.testing import CliRunner
 
 from brisk.cli.application import application
 from brisk.cli.views.checking import PROBLEM, check_repository
-from brisk.cli.views.model_files import entries_in
+from brisk.cli.views.model_files import entries_in, model_file
 from brisk.doctor import installation
 from brisk.doctor.deployment import Severity
+from brisk.errors import InvalidModelError
 from brisk.view.entry_text import SCHEMA
 from support.deployments import deployment
 from support.models.identity_models import write_model
@@ -104,3 +105,17 @@ def test_entries_of_other_backends_are_left_out_and_names_may_be_numbers(tmp_pat
         (tmp_path / name / "1" / "net.pt").touch()
         (tmp_path / name / "config.pbtxt").write_text(f'backend: "{name}" {config}')
     assert entries_in(tmp_path) == [tmp_path / "7"]
+
+
+def test_a_version_that_cannot_be_served_is_no_matter_for_another(tmp_path: Path) -> None:
+    for version in (1, 2, 3):
+        write_model(tmp_path, {"right": RIGHT}, {"y": RIGHT}, version)
+    (tmp_path / "2" / "model.remote").touch()
+    (tmp_path / "4").mkdir()
+    assert model_file(tmp_path, 1) == tmp_path / "1" / "model.onnx"
+    assert model_file(tmp_path) == tmp_path / "3" / "model.onnx"
+    with pytest.raises(InvalidModelError, match=r"both .*2/model.onnx and .*2/model.remote"):
+        model_file(tmp_path, 2)
+    for absent in (4, 7):
+        with pytest.raises(InvalidModelError, match=rf"no version {absent}, only \[1, 2, 3\]"):
+            model_file(tmp_path, absent)

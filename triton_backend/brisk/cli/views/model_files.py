@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from brisk.errors import BriskError, InvalidModelError
 from brisk.protocol.entry_files import (
@@ -31,14 +33,40 @@ def version_files(model_directory: Path) -> dict[int, Path]:
     Raises InvalidModelError if there is none, one lies outside its version's directory, or several
     are possible; InvalidConfigurationError if ``config.pbtxt``, which may name it, cannot be read.
     """
-    if not is_model(model_directory):
-        raise _no_model(model_directory)
-    config, versions = written_config(model_directory), versions_in(model_directory)
+    config, versions = _configured_versions(model_directory)
     found = {version: find_file(model_directory, version, config) for version in versions}
     files = {version: file for version, file in found.items() if file is not None}
     if not files:
         find_model(model_directory, versions[-1], config)  # raises what is expected
     return files
+
+
+def _configured_versions(model_directory: Path) -> tuple[Mapping[str, Any], list[int]]:
+    """Return the entry's configuration and its versions, oldest first. Raises InvalidModelError,
+    InvalidConfigurationError."""
+    if not is_model(model_directory):
+        raise _no_model(model_directory)
+    return written_config(model_directory), versions_in(model_directory)
+
+
+def _version_file(model_directory: Path, version: int | None) -> Path:
+    """Return the file of one version as ``version_files`` does, whatever is wrong with others."""
+    config, versions = _configured_versions(model_directory)
+    for each in reversed(versions):
+        if version in (None, each) and (file := find_file(model_directory, each, config)):
+            return file
+    present = [each for each in versions if _is_present(model_directory, each, config)]
+    if not present:
+        find_model(model_directory, versions[-1], config)  # raises what is expected
+    raise InvalidModelError(f"'{model_directory}' has no version {version}, only {present}")
+
+
+def _is_present(model_directory: Path, version: int, config: Mapping[str, Any]) -> bool:
+    """Whether a version has a file, even if it cannot be served."""
+    try:
+        return find_file(model_directory, version, config) is not None
+    except InvalidModelError:
+        return True
 
 
 def _no_model(directory: Path) -> InvalidModelError:
@@ -109,16 +137,13 @@ def model_file(model: Path, version: int | None = None) -> Path:
     """Return the file of ``version`` (the newest for None), or ``model`` itself if it is a file.
 
     For a ``model.remote``, this is the file in the model's local copy, once it is complete. Raises
-    like ``version_files``, and InvalidModelError if there is no such version.
+    like ``version_files``, but for the chosen version alone, and InvalidModelError if there is no
+    such version.
     """
     _check_present(model)
     if not model.is_dir():
         return model.resolve()  # a link given to a command stands for its target
-    files = version_files(model)
-    chosen = max(files) if version is None else version
-    if chosen not in files:
-        raise InvalidModelError(f"'{model}' has no version {chosen}, only {list(files)}")
-    file = files[chosen]
+    file = _version_file(model, version)
     if file.name != REMOTE_FILE:
         return file
     from brisk.copies.courier import fetch
