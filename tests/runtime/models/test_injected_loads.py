@@ -28,6 +28,7 @@ from brisk.segments.model.sources import BareModel
 from brisk.stub.runtime_client.client import RuntimeClient
 from brisk.telemetry.observer import Observer
 from support.open_files import skip_without_leases
+from support.pipeline_entries import write
 from support.runtime.runtime_process import (
     describe,
     end_processes,
@@ -319,6 +320,30 @@ def test_a_model_that_memory_was_short_for_is_served_once_there_is_enough(
         wait_until(is_settled, "kernels that stay", 60.0)
         np.testing.assert_allclose(infer(connection, ROWS), expected, rtol=1e-4, atol=1e-5)
         assert worker_of(faulty_place) == worker
+
+
+def test_a_pipeline_whose_network_memory_was_short_for_is_refused_and_loads_later(
+    faulty_place: RuntimePaths, other: RuntimeClient, chain: tuple[Path, np.ndarray], fault: Path
+) -> None:
+    path, expected = chain
+    node = {
+        "inputs": {"x": "request.x"},
+        "variants": {"only": {"file": path.name, "accuracy": 1}},
+    }
+    described = {"objective_ms": 10_000, "nodes": {"single": node}, "outputs": {"y": "single.y"}}
+    description = describe(write(path.parent, described), name="traffic")
+    worker = worker_of(faulty_place)
+    fault.write_text("short!")
+    with (
+        pytest.raises(UnavailableError, match="not enough memory"),
+        opened(faulty_place, description),
+    ):
+        pass
+    _assert_others_are_served(other)
+    fault.unlink()
+    with opened(faulty_place, description) as connection:
+        np.testing.assert_allclose(infer(connection, ROWS), expected, rtol=1e-4, atol=1e-5)
+    assert worker_of(faulty_place) == worker
 
 
 def _load_and_ask(place: RuntimePaths, path: Path) -> None:

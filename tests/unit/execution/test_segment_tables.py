@@ -189,3 +189,35 @@ def test_lanes_go_on_beside_one_that_found_memory_short() -> None:
     assert not made.is_left_to_lanes
     made.work("load-1")
     assert made.is_whole
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_who_waits_is_told_that_the_rest_is_left_to_executors(is_late: bool) -> None:
+    told: list[int] = []
+    problems: list[Exception] = [MemoryError()]
+
+    def load(index: int) -> Any:
+        if problems:
+            raise problems.pop()
+        return index
+
+    def tell() -> None:
+        told.append(made.loaded)
+
+    made = SegmentTable(2, load)
+    if not is_late:
+        made.when_left(tell)
+        assert not told
+    made.lanes_at_work += 1  # another lane
+    made.work("load-0")
+    assert not made.is_left_to_executors
+    made.lanes_at_work -= 1
+    problems.append(MemoryError())
+    made.work("load-1")
+    if is_late:
+        made.when_left(tell)
+    assert made.is_left_to_executors
+    assert told == [0]
+    assert list(made) == [0, 1]
+    assert not made.is_left_to_executors
+    assert told == [0]

@@ -66,6 +66,7 @@ class SegmentTable(Generic[Segment]):
         self._changed = threading.Condition()
         self._remaining = count
         self._told: list[Callable[[], None]] = []
+        self._told_left: list[Callable[[], None]] = []
         self.lanes_at_work = 0
         self.is_short = False
         """Whether a loader thread has stopped as memory or files were short: executors load what
@@ -111,6 +112,11 @@ class SegmentTable(Generic[Segment]):
     def is_left_to_lanes(self) -> bool:
         """Whether loader threads are at work, or to load what is left."""
         return self.lanes_at_work > 0 or (self.is_loading and not self.is_short)
+
+    @property
+    def is_left_to_executors(self) -> bool:
+        """Whether segments are left that no loader thread loads, as memory or files were short."""
+        return self.is_short and self.is_loading and not self.lanes_at_work
 
     @property
     def loaded(self) -> int:
@@ -163,6 +169,9 @@ class SegmentTable(Generic[Segment]):
                 continue
         with self._changed:
             self.lanes_at_work -= 1
+            if self.is_left_to_executors:
+                for tell in self._told_left:
+                    tell()
 
     def wait(self, timeout_s: float) -> bool:
         """Wait until every segment is loaded, or has failed; return False after the time-out."""
@@ -180,6 +189,17 @@ class SegmentTable(Generic[Segment]):
                 tell()
             else:
                 self._told.append(tell)
+
+    def when_left(self, tell: Callable[[], None]) -> None:
+        """Call ``tell`` when the last loader thread at work leaves the rest to executors.
+
+        It is called at once, or in that thread, and again if loader threads begin later. It must
+        not block, or use the table.
+        """
+        with self._changed:
+            self._told_left.append(tell)
+            if self.is_left_to_executors:
+                tell()
 
     def close(self) -> None:
         """Let no loader thread begin another segment; an executor still may."""

@@ -199,7 +199,8 @@ class LoadOutcome:
 
 @dataclass(frozen=True, slots=True)
 class LoadCompletion:
-    """All segments of the session are loaded; nothing of its load runs any more."""
+    """Nothing of the session's load runs any more: all segments are loaded, or memory or files
+    were short for the rest, which runs load."""
 
     entry: SessionEntry
 

@@ -12,6 +12,9 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from brisk.segments.table import SegmentTable
 
 ABANDONED_S = 10.0
 """The longest that a thread may go on with work that is not needed: within it a valid load of
@@ -77,6 +80,14 @@ class LoadWatch:
         """Watch work of other threads, which do not report. Arguments as in ``Work``."""
         if not is_over():
             self._works.append(Work(what, self._clock_s(), is_wanted, is_over))
+
+    def follow_lanes(self, model: Path, table: SegmentTable[Any]) -> None:
+        """Watch the loader threads of a model's segments."""
+        self.follow(
+            f"loading segments of {model}",
+            lambda: not table.is_closed,
+            lambda: not table.is_left_to_lanes,
+        )
 
     def look(self) -> Work | None:
         """Give up work that takes too long. Return work that goes on ABANDONED_S after it was

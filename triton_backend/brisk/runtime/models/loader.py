@@ -208,7 +208,8 @@ class Loader:
             self.lone.leave()
         self.tell(LoadOutcome(entry, session, None))
         # Registered after the outcome is reported, so that the completion comes after it.
-        session.table.when_loaded(lambda: self.tell(LoadCompletion(entry)))
+        for register in (session.table.when_loaded, session.table.when_left):
+            register(lambda: self.tell(LoadCompletion(entry)))
         if arrival is None:
             self._is_here(entry, session)
             return
@@ -238,12 +239,7 @@ class Loader:
 
     def _is_here(self, entry: SessionEntry, session: Session) -> None:
         """Queue the follow-up of ``session``, all of whose files are here. Any thread."""
-        table = session.table
-        self.watch.follow(
-            f"loading segments of {entry.path}",
-            lambda: not table.is_closed,
-            lambda: not table.is_left_to_lanes,
-        )
+        self.watch.follow_lanes(entry.path, session.table)
         self._later.put(Finish(entry, session, self._yielding.expect()), None)
 
     # --- finished: the follow-up thread ---------------------------------------------------------

@@ -39,7 +39,8 @@ class CompositeLoads(Protocol):
         """Forget ``entry``, which no binding waits for any more."""
 
     def assemble(self) -> None:
-        """Check which entries are complete, since networks have been loaded or have failed."""
+        """Check which entries are complete, since networks have been loaded as far as loader
+        threads do, or have failed."""
 
 
 class SessionTable:
@@ -137,7 +138,7 @@ class SessionTable:
         return waiting
 
     def complete(self, completion: LoadCompletion) -> None:
-        """Note that every segment is loaded."""
+        """Note that no loader thread of the session is at work any more."""
         completion.entry.marks.clear()
         self._pipelines.assemble()
 

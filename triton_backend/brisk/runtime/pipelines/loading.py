@@ -144,16 +144,20 @@ class PipelineLoads:
         self._tell(LoadOutcome(trial.entry, None, InvalidModelError(text)))
 
     def assemble(self) -> None:
-        """Queue trials of pipelines whose networks are all loaded; fail those that miss one."""
+        """Queue trials of pipelines whose networks are all loaded; fail those that miss one.
+
+        A trial loads what memory or files were short for.
+        """
         if not self._waiting:
             return
         from brisk.runtime.pipelines.assembly import assemble, try_pipeline
 
         for entry in list(self._waiting):
             sessions = {
-                path: network.session
+                path: session
                 for path, network in entry.networks.items()
-                if isinstance(network.session, Session) and network.state >= LoadState.LOADED
+                if isinstance(session := network.session, Session)
+                and (network.state >= LoadState.LOADED or session.table.is_left_to_executors)
             }
             has_failed = any(network.error for network in entry.networks.values())
             if len(sessions) < len(entry.networks) and not has_failed:
