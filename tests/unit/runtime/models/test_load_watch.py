@@ -16,6 +16,7 @@ from brisk.runtime.models.loader import Loader
 from brisk.runtime.requests.batch import RunsInProgress
 from brisk.runtime.sessions.session import Session
 from brisk.runtime.settings import ArtefactUse
+from brisk.segments.table import SegmentTable
 from support.runtime.requests import a_model
 from support.waiting import wait_until
 
@@ -83,6 +84,23 @@ def test_work_of_other_threads_is_over_when_it_says_so() -> None:
     assert watch.look() is None
     over[0] = True
     clock.now_s += 2 * ABANDONED_S
+    assert watch.look() is None
+
+
+def test_lanes_that_took_too_long_are_their_model_s_fault() -> None:
+    clock, model = Clock(), Path("model.onnx")
+    watch = LoadWatch(60.0, clock)
+    table = SegmentTable(1, lambda index: index)
+    table.lanes_at_work += 1
+    watch.follow_lanes(model, table)
+    clock.now_s += 60.0
+    assert watch.look() is None
+    clock.now_s += ABANDONED_S
+    found = watch.look()
+    assert found is not None
+    assert found.at_fault == model
+    table.lanes_at_work -= 1
+    table.close()
     assert watch.look() is None
 
 

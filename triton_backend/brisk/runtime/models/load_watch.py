@@ -75,11 +75,15 @@ class LoadWatch:
             self._works.remove(work)
 
     def follow(
-        self, what: str, is_wanted: Callable[[], bool], is_over: Callable[[], bool]
+        self,
+        what: str,
+        is_wanted: Callable[[], bool],
+        is_over: Callable[[], bool],
+        model: Path | None = None,
     ) -> None:
         """Watch work of other threads, which do not report. Arguments as in ``Work``."""
         if not is_over():
-            self._works.append(Work(what, self._clock_s(), is_wanted, is_over))
+            self._works.append(Work(what, self._clock_s(), is_wanted, is_over, None, model))
 
     def follow_lanes(self, model: Path, table: SegmentTable[Any]) -> None:
         """Watch the loader threads of a model's segments."""
@@ -87,6 +91,7 @@ class LoadWatch:
             f"loading segments of {model}",
             lambda: not table.is_closed,
             lambda: not table.is_left_to_lanes,
+            model,
         )
 
     def look(self) -> Work | None:
