@@ -191,6 +191,26 @@ def test_lanes_go_on_beside_one_that_found_memory_short() -> None:
     assert made.is_whole
 
 
+def test_an_executor_awaits_loads_while_lanes_work_or_while_it_loads_itself() -> None:
+    awaited: list[bool] = []
+    problems: list[Exception] = [MemoryError()]
+
+    def load(index: int) -> int:
+        awaited.append(made.holds_executors)
+        if problems:
+            raise problems.pop()
+        return index
+
+    made = SegmentTable(2, load)
+    assert made.holds_executors
+    made.work("load-0")
+    assert not made.holds_executors
+    assert made[0] == 0
+    assert awaited == [True, True]
+    assert not made.holds_executors
+    assert made.is_loading
+
+
 @pytest.mark.parametrize("is_late", [False, True])
 def test_who_waits_is_told_that_the_rest_is_left_to_executors(is_late: bool) -> None:
     told: list[int] = []

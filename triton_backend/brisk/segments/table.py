@@ -68,6 +68,7 @@ class SegmentTable(Generic[Segment]):
         self._told: list[Callable[[], None]] = []
         self._told_left: list[Callable[[], None]] = []
         self.lanes_at_work = 0
+        self._executors_at_work = 0
         self.is_short = False
         """Whether a loader thread has stopped as memory or files were short: executors load what
         is left."""
@@ -80,14 +81,14 @@ class SegmentTable(Generic[Segment]):
         give_up_ns = clock_ns() + int(RESCUE_S * 1e9)
         while (segment := self._segments[index]) is None and index not in self._errors:
             if self._claim(index) is not None:
-                self._perform(index, EXECUTOR)
+                self._perform_here(index)
             elif not self._wait_for(index):
                 if (other := self._claim_here()) is not None:
-                    self._perform(other, EXECUTOR)
+                    self._perform_here(other)
                 elif not self._is_here(index):  # its loader thread waits for bytes, too
                     give_up_ns = clock_ns() + int(RESCUE_S * 1e9)
                 elif clock_ns() > give_up_ns:
-                    self._perform(index, EXECUTOR)
+                    self._perform_here(index)
         if segment is None:
             raise self._errors[index]
         return segment
@@ -117,6 +118,11 @@ class SegmentTable(Generic[Segment]):
     def is_left_to_executors(self) -> bool:
         """Whether segments are left that no loader thread loads, as memory or files were short."""
         return self.is_short and self.is_loading and not self.lanes_at_work
+
+    @property
+    def holds_executors(self) -> bool:
+        """Whether an executor may be waiting for a loader thread, or is loading a segment."""
+        return self.is_left_to_lanes or self._executors_at_work > 0
 
     @property
     def loaded(self) -> int:
@@ -220,6 +226,16 @@ class SegmentTable(Generic[Segment]):
         None."""
         index = self.next_free()
         return None if index is None or not self._is_here(index) else self._claim(index)
+
+    def _perform_here(self, index: int) -> None:
+        """Load a claimed segment in an executor; raises what ``_perform`` does."""
+        with self._changed:
+            self._executors_at_work += 1
+        try:
+            self._perform(index, EXECUTOR)
+        finally:
+            with self._changed:
+                self._executors_at_work -= 1
 
     def _perform(self, index: int, lane: str) -> None:
         """Load a claimed segment; store it, or the error that loading raised.

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from brisk.protocol.shared_memory import MARK_BYTES, mark_is_set
 from brisk.runtime.models.entry import LoadState, SessionEntry
+from brisk.segments.table import SegmentTable
 from support.runtime.requests import a_model
 
 
@@ -36,6 +37,25 @@ def test_who_asks_behind_a_load_is_told_of_none() -> None:
     entry.begin()
     entry.reach(LoadState.LOADED)
     behind = a_mark()
+    entry.ask(behind)
+    assert not mark_is_set(behind)
+
+
+def test_a_model_that_memory_was_short_for_is_blamed_for_no_crash() -> None:
+    problems: list[Exception] = [MemoryError()]
+    entry = an_entry()
+    before, behind = a_mark(), a_mark()
+
+    def load(index: int) -> int:
+        assert mark_is_set(before)
+        raise problems[0]
+
+    table = SegmentTable(2, load)
+    table.when_left(entry.runs_short)
+    entry.ask(before)
+    entry.begin()
+    table.work("load-0")
+    assert not mark_is_set(before)
     entry.ask(behind)
     assert not mark_is_set(behind)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +19,7 @@ from brisk.runtime.pipelines.loading import PipelineLoads
 from brisk.runtime.preemption.controllers import PreemptionController
 from brisk.runtime.preemption.gate import Gate
 from brisk.runtime.requests.batch import Run, RunsInProgress
-from brisk.runtime.worker.long_runs import LongRuns
+from brisk.runtime.worker.long_runs import LAST_RESORT_NS, LongRuns
 from brisk.runtime.worker.relay import Step
 from brisk.scheduling.job import JobState
 from brisk.scheduling.job_class import JobClass
@@ -95,3 +97,21 @@ def test_no_load_is_blamed_for_a_run(tmp_path: Path, killed: list[int]) -> None:
     parts.long_runs.end_worker("a run does not end", begun())
     assert killed
     assert not mark_is_set(mark)
+
+
+@pytest.mark.parametrize("awaits_load", [True, False])
+def test_a_run_that_does_not_end_is_ended_by_force_where_no_load_holds_it(
+    killed: list[int], awaits_load: bool
+) -> None:
+    parts, run = Parts(), begun()
+    parts.long_runs._requests = SimpleNamespace(  # type: ignore[assignment]
+        fail_all_late=lambda *_: None, queue=SimpleNamespace(peek=lambda: None)
+    )
+    run.jobs[0].state = JobState.ENDED
+    run.session = SimpleNamespace(  # type: ignore[assignment]
+        is_loading=True, awaits_load=awaits_load, awaits_bytes=False
+    )
+    step = Step(run, 0)
+    step.ended_ns = time.monotonic_ns() - 2 * LAST_RESORT_NS
+    parts.long_runs.watch([step])
+    assert bool(killed) is not awaits_load

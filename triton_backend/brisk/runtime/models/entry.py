@@ -95,6 +95,9 @@ class SessionEntry:
     """The requesters' marks of a load under way, while it may crash the worker."""
     awaits_bytes: bool = False
     """Whether its loader threads wait for bytes; a crash is then not attributed to it."""
+    is_short: bool = False
+    """Whether loader threads have left the rest to runs, as memory or files were short; a crash is
+    then not attributed to the load."""
     session: Servable | None = None
     error: BriskError | None = None
     """The error with which the load failed."""
@@ -143,7 +146,7 @@ class SessionEntry:
         self.marks.append(memory)
         if self.state >= LoadState.PARSING and not self.awaits_bytes:
             set_mark(memory)
-        if self.state >= LoadState.LOADED:
+        if self.state >= LoadState.LOADED or self.is_short:
             reset_mark(memory)
 
     def begin(self) -> None:
@@ -162,6 +165,12 @@ class SessionEntry:
                 set_mark(memory)
             else:
                 reset_mark(memory)
+
+    def runs_short(self) -> None:
+        """Note that loader threads leave the rest to runs. Called by any loader thread."""
+        self.is_short = True
+        for memory in list(self.marks):
+            reset_mark(memory)
 
     def spare(self) -> None:
         """Attribute no crash to the load from now on, because the worker ends on purpose."""

@@ -201,6 +201,7 @@ class Loader:
         # Set here, before any loader thread can report that the load has gone further.
         entry.reach(LoadState.RUNNABLE)
         session.table.when_loaded(entry.loaded)
+        session.table.when_left(entry.runs_short)
         arrival = session.arrival
         if is_lone and arrival is None:
             self.lone.go_on_in(session.table)

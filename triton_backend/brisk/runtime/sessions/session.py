@@ -92,8 +92,13 @@ class Servable(ABC):
 
     @property
     def is_loading(self) -> bool:
-        """Whether loader threads still load segments of the model."""
+        """Whether segments of the model are left to load."""
         return self.table is not None and self.table.is_loading
+
+    @property
+    def awaits_load(self) -> bool:
+        """Whether a run may be waiting for a segment of the model to be loaded."""
+        return self.table is not None and self.table.holds_executors
 
     @abstractmethod
     def start(

@@ -116,7 +116,7 @@ class LongRuns:
         if run.live:
             return
         step.end(now_ns)
-        if run.session.is_loading or run.session.awaits_bytes:
+        if run.session.awaits_load or run.session.awaits_bytes:
             step.ended_ns = now_ns  # it may wait for a load, which is not asked to end
             return
         if step.ended_ns is None or not _has_had_its_time(step, now_ns - step.ended_ns):
