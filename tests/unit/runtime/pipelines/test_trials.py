@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import threading
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from brisk.runtime.models.load_watch import ABANDONED_S, LoadWatch
 from brisk.runtime.pipelines import assembly
 from brisk.runtime.pipelines.loading import PipelineLoads, PipelineTrial
 from brisk.runtime.requests.batch import RunsInProgress
+from brisk.runtime.worker.worker import Worker
 from brisk.scheduling.job import JobState
 from brisk.scheduling.job_class import JobClass
 from brisk.segments.frame import control
@@ -77,6 +79,41 @@ def test_a_segment_that_takes_long_is_not_waited_for(trials: Trials) -> None:
     wait_until(trials.advance, "the trial's end")
     (outcome,) = trials.told
     assert (outcome.entry, outcome.session, outcome.error) == (trials.entry, SESSION, None)
+
+
+def test_a_trial_that_has_ended_aside_is_told_of_beside_real_time_runs() -> None:
+    rejoined: list[frozenset[int]] = []
+    precedence: Any = SimpleNamespace(
+        stand_aside=lambda thread: frozenset([thread]), rejoin=rejoined.append
+    )
+    trials, runs = Trials(precedence), RunsInProgress()
+    worker: Any = SimpleNamespace(
+        _pipelines=trials.loads,
+        _progress=runs,
+        _is_held_by_load=lambda: False,
+        _requests=SimpleNamespace(queue=SimpleNamespace(peek=lambda job_class: None)),
+        _queues={JobClass.NORMAL: SimpleNamespace(issuing=contextlib.nullcontext)},
+    )
+    while not trials.loads.is_under_way:
+        Worker._try_pipelines(worker)
+    runs.leading.append(run_of(job(1)))
+    Worker._try_pipelines(worker)
+    assert trials.loads.is_under_way
+    trials.goes_on.set()
+
+    def is_over() -> bool:
+        Worker._try_pipelines(worker)
+        return not trials.loads.is_under_way
+
+    wait_until(is_over, "the segment's end", 10.0)
+    assert rejoined == [frozenset(trials.begun)]
+    for _ in range(3):
+        Worker._try_pipelines(worker)
+    assert trials.loads.tried, "no other segment begins"
+    runs.leading.clear()
+    while trials.loads.tried:
+        Worker._try_pipelines(worker)
+    assert trials.told[0].session is SESSION
 
 
 def test_the_thread_that_alone_has_the_device_computes_its_trials() -> None:

@@ -52,9 +52,10 @@ class PipelineTrial:
         self._watch = watch
         self._give_up = give_up
         self._thread: threading.Thread | None = None
+        """The thread that computes aside, if any."""
         self._control: RunControl | None = None
-        self._helpers: frozenset[int] | None = None
-        """The threads whose priority is lowered with the trial's; None: the worker waits."""
+        self._helpers: frozenset[int] = frozenset()
+        """The threads whose priority is lowered with that of the trial's thread."""
 
     @property
     def is_under_way(self) -> bool:
@@ -75,21 +76,22 @@ class PipelineTrial:
             except Exception as error:  # noqa: BLE001  # any error must reach the requesters
                 self.outcome = LoadOutcome(entry, None, _reported(error, "the trial run"))
 
-    def advance(self, precedence: Precedence) -> bool:
-        """Let a thread compute a quantum, unless one does. Return False if that takes long."""
-        is_aside = self._helpers is not None
-        if self._thread is None:
-            self._thread = threading.Thread(target=self.compute, name="brisk-trial", daemon=True)
-            self._thread.start()
-        self._thread.join(0.0 if is_aside else LONG_S)
-        if self._thread.is_alive():
-            if not is_aside and self._thread.native_id is not None:
-                self._helpers = precedence.stand_aside(self._thread.native_id)
-            return False
-        if self._helpers is not None:
+    def advance(self, precedence: Precedence) -> None:
+        """Let a thread compute a quantum. If that takes long, it goes on aside.
+
+        Precondition: it is not under way.
+        """
+        thread = threading.Thread(target=self.compute, name="brisk-trial", daemon=True)
+        thread.start()
+        thread.join(LONG_S)
+        if thread.is_alive() and thread.native_id is not None:
+            self._thread, self._helpers = thread, precedence.stand_aside(thread.native_id)
+
+    def collect(self, precedence: Precedence) -> None:
+        """Take back the thread that computes aside if it has ended."""
+        if self._thread is not None and not self._thread.is_alive():
             precedence.rejoin(self._helpers)
-        self._thread = self._helpers = None
-        return True
+            self._thread, self._helpers = None, frozenset()
 
     def drop(self) -> None:
         """Let nobody be told of the outcome, and ask a segment under way to end."""
@@ -178,18 +180,30 @@ class PipelineLoads:
                 )
 
     def advance(self) -> None:
-        """Compute a quantum of a trial; report the outcome if it has ended. A segment that takes
-        long is not waited for: a later call finds its end."""
+        """Compute a quantum of a trial, unless one is under way; report the outcome if it has
+        ended. A segment that takes long is not waited for: ``collect`` finds its end."""
         trial = self.tried[0]
         if self._precedence is None:
             trial.compute()
-        elif not trial.advance(self._precedence):
-            return
+        elif not trial.is_under_way:
+            trial.advance(self._precedence)
+        self.collect()
+
+    def collect(self) -> bool:
+        """Report the outcome of a trial that has ended. Return whether one is left."""
+        if not self.tried:
+            return False
+        trial = self.tried[0]
+        if self._precedence is not None:
+            trial.collect(self._precedence)
+        if trial.is_under_way:
+            return True
         if trial.is_dropped:
             self.tried.popleft()
         elif trial.outcome is not None:
             self.tried.popleft()
             self._tell(trial.outcome)
+        return bool(self.tried)
 
 
 def _reported(error: Exception, what: str) -> BriskError:
