@@ -16,8 +16,10 @@ from brisk.errors import InternalError, InvalidModelError, InvalidRequestError
 from brisk.os_priority import Precedence
 from brisk.runtime.models.entry import Binding, LoadOutcome, SessionEntry
 from brisk.runtime.models.load_watch import ABANDONED_S, LoadWatch
-from brisk.runtime.pipelines import assembly
+from brisk.runtime.pipelines import assembly, networks
+from brisk.runtime.pipelines.assembly import LONG_RUN_NS, RUNS, Trial, try_pipeline
 from brisk.runtime.pipelines.loading import PipelineLoads, PipelineTrial
+from brisk.runtime.pipelines.networks import NodeNetworks, PipelineNetwork
 from brisk.runtime.requests.batch import RunsInProgress
 from brisk.runtime.worker.worker import Worker
 from brisk.scheduling.job import JobState
@@ -48,12 +50,12 @@ class Trials:
             PipelineTrial(self.entry, SESSION, self.segments(), self.watch, give_up)
         )
 
-    def segments(self) -> Iterator[None]:
-        yield
+    def segments(self) -> Trial:
+        self.were_aside = [(yield)]
         self.begun.append(threading.get_native_id())
         self.controls.append(control())
         assert self.goes_on.wait(60.0)
-        yield
+        self.were_aside.append((yield))
 
     def advance(self) -> bool:
         """Whether the trial has ended."""
@@ -79,6 +81,53 @@ def test_a_segment_that_takes_long_is_not_waited_for(trials: Trials) -> None:
     wait_until(trials.advance, "the trial's end")
     (outcome,) = trials.told
     assert (outcome.entry, outcome.session, outcome.error) == (trials.entry, SESSION, None)
+    assert trials.were_aside == [False, True]
+
+
+class Network:
+    """Its runs take a second, of which nothing is computed, one segment each."""
+
+    inputs = outputs = ()
+    is_loading = False
+    now_ns = 0
+
+    def start(self, *_: object) -> Any:
+        return SimpleNamespace(step=self.step, early=None, results=dict)
+
+    def step(self) -> bool:
+        self.now_ns += 1_000_000_000
+        self.is_loading = False
+        return True
+
+
+@pytest.mark.parametrize(
+    ("was_aside", "is_loading", "expected"),
+    [(False, False, 1), (True, False, RUNS), (False, True, 2)],
+)
+def test_what_a_run_waits_for_others_aside_or_for_its_load_is_not_learned(
+    monkeypatch: pytest.MonkeyPatch, was_aside: bool, is_loading: bool, expected: int
+) -> None:
+    session: Any = Network()
+    session.is_loading = is_loading
+    clock = SimpleNamespace(monotonic_ns=lambda: session.now_ns)
+    monkeypatch.setattr(networks, "time", clock)
+    network = PipelineNetwork("node 'single'", session)
+    variant = SimpleNamespace(name="only", accuracy=1.0)
+    described: Any = SimpleNamespace(name="single", inputs={}, variants=[variant])
+    node = NodeNetworks(described, {"only": network}, None)
+    pipeline: Any = SimpleNamespace(
+        description=SimpleNamespace(trial_shapes={}),
+        signature=SimpleNamespace(inputs={}),
+        nodes={"single": node},
+    )
+    trial, runs = try_pipeline(pipeline), 1
+    next(trial)
+    with contextlib.suppress(StopIteration):
+        while True:
+            trial.send(was_aside)
+            runs += 1
+    assert (network.expect_ns(()) < LONG_RUN_NS) is was_aside
+    assert runs == expected
 
 
 def test_a_trial_that_has_ended_aside_is_told_of_beside_real_time_runs() -> None:
@@ -161,7 +210,7 @@ def test_a_trial_that_takes_too_long_is_given_up_and_asked_to_end(trials: Trials
     ],
 )
 def test_an_error_of_a_trial_is_told(trials: Trials, error: Exception, said: str) -> None:
-    def failing() -> Iterator[None]:
+    def failing() -> Trial:
         yield
         raise error
 

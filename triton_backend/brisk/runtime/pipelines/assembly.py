@@ -6,8 +6,9 @@ The trial run measures the duration of each network before any request.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
@@ -35,6 +36,9 @@ WHOLE_MODEL = 1.0
 
 LONG_RUN_NS = 300_000_000
 """The duration above which a network is run once only."""
+
+Trial: TypeAlias = "Generator[None, bool | None, None]"
+"""A trial run: see ``try_pipeline``."""
 
 
 def assemble(
@@ -72,8 +76,11 @@ def signature_of(session: Session) -> NetworkSignature:
     return NetworkSignature(kinds(session.inputs), kinds(session.outputs))
 
 
-def try_pipeline(session: PipelineSession) -> Iterator[None]:
+def try_pipeline(session: PipelineSession) -> Trial:
     """Run every network of every node; yields after each segment.
+
+    It may be sent whether others went on beside that segment; then the processor time that its
+    thread took is learned, as the segment may have had to share the processors.
 
     Inputs are zeros of the entry's ``trial_shapes``, else of the networks' own shapes with 1 for
     each dynamic size. A node reads the outputs of the most accurate variants of earlier nodes.
@@ -95,27 +102,39 @@ def try_pipeline(session: PipelineSession) -> Iterator[None]:
             ) from error
 
 
-def _try_node(
-    node: NodeNetworks, values: dict[NodeSource, Value], shapes: Shapes
-) -> Iterator[None]:
+def _try_node(node: NodeNetworks, values: dict[NodeSource, Value], shapes: Shapes) -> Trial:
     inputs = {tensor: values[s] for tensor, s in node.description.inputs.items()}
     networks = list(node.variants.values()) + ([node.early] if node.early else [])
     best = max(node.description.variants, key=lambda variant: variant.accuracy).name
     for network in networks:
         outputs = [variable.name for variable in network.session.outputs]
         for number in range(RUNS):
-            run = NetworkRun(network, inputs, outputs, shapes, WHOLE_MODEL)
-            is_over = False
-            while not is_over:
-                is_over = run.step()
-                yield
-            if network.expect_ns(shapes) > LONG_RUN_NS:
+            was_loading = network.session.is_loading
+            unlearned = PipelineNetwork(network.words, network.session)
+            run = NetworkRun(unlearned, inputs, outputs, shapes, WHOLE_MODEL)
+            taken_ns = yield from _timed(run)
+            is_long = taken_ns > LONG_RUN_NS
+            if number == 0 and (was_loading or not is_long):
+                continue
+            network.profile.learn(shapes, taken_ns)
+            if is_long:
                 break
-            if number == 0:
-                network.profile.forget()
         if network is node.variants[best]:
             for tensor, value in run.frame.results().items():
                 values[NodeSource(node.description.name, tensor)] = value
+
+
+def _timed(run: NetworkRun) -> Generator[None, bool | None, int]:
+    """Compute a run; yield after each step, and return the time of all."""
+    taken_ns, is_over = 0, False
+    while not is_over:
+        before_ns, computed_ns = run.spent_ns, time.thread_time_ns()
+        is_over = run.step()
+        computed_ns = time.thread_time_ns() - computed_ns
+        step_ns = run.spent_ns - before_ns
+        was_aside = yield
+        taken_ns += computed_ns if was_aside else step_ns
+    return taken_ns
 
 
 def _zeros(kind: TensorType, shape: tuple[int, ...] | None) -> Value:

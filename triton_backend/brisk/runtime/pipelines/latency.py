@@ -87,11 +87,6 @@ class LatencyProfile:
         elif self._runs:
             self._unknown_passed_by[_size(shapes).bit_length()] += 1
 
-    def forget(self) -> None:
-        """Forget all runs, because the network was not warm yet."""
-        self._runs.clear()
-        self._unknown_passed_by.clear()
-
     def expect_ns(self, shapes: Shapes) -> int | None:
         """Return the expected duration of a run with these shapes; None if none has run yet.
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from brisk.errors import BriskError, InternalError, InvalidModelError
@@ -22,6 +22,7 @@ from brisk.runtime.sessions.session import Session
 from brisk.segments.frame import RunControl, control
 
 if TYPE_CHECKING:
+    from brisk.runtime.pipelines.assembly import Trial
     from brisk.runtime.pipelines.session import PipelineSession
 
 QUANTUM_NS = 1_000_000
@@ -37,12 +38,12 @@ class PipelineTrial:
         self,
         entry: SessionEntry,
         session: PipelineSession,
-        segments: Iterator[None],
+        segments: Trial,
         watch: LoadWatch,
         give_up: Callable[[PipelineTrial], None],
     ) -> None:
-        """``segments``: computes a segment for each item. ``give_up``: called if a quantum takes
-        too long."""
+        """``segments``: computes a segment for each item, and is sent whether it was aside.
+        ``give_up``: called if a quantum takes too long."""
         self.entry = entry
         self.outcome: LoadOutcome | None = None
         """The trial's result, once it has ended."""
@@ -53,6 +54,8 @@ class PipelineTrial:
         self._give_up = give_up
         self._thread: threading.Thread | None = None
         """The thread that computes aside, if any."""
+        self._was_aside: bool | None = None
+        """Whether the last segment, if any, was computed aside."""
         self._control: RunControl | None = None
         self._helpers: frozenset[int] = frozenset()
         """The threads whose priority is lowered with that of the trial's thread."""
@@ -70,7 +73,8 @@ class PipelineTrial:
         with self._watch.over(what, lambda: entry.is_needed, lambda: self._give_up(self)):
             try:
                 while time.monotonic_ns() < until_ns:
-                    next(self._segments)
+                    self._segments.send(self._was_aside)
+                    self._was_aside = self.is_under_way
             except StopIteration:
                 self.outcome = LoadOutcome(entry, self._session, None)
             except Exception as error:  # noqa: BLE001  # any error must reach the requesters
