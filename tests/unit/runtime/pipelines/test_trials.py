@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from brisk.errors import InternalError, InvalidModelError, InvalidRequestError
+from brisk.errors import InternalError, InvalidModelError, InvalidRequestError, UnavailableError
 from brisk.os_priority import Precedence
 from brisk.runtime.models.entry import Binding, LoadOutcome, SessionEntry
 from brisk.runtime.models.load_watch import ABANDONED_S, LoadWatch
@@ -221,6 +221,19 @@ def test_an_error_of_a_trial_is_told(trials: Trials, error: Exception, said: str
     )
     wait_until(trials.advance, "its end")
     assert re.search(said, str(trials.told[0].error))
+
+
+def test_a_trial_for_which_no_thread_can_begin_fails_its_load_alone(
+    trials: Trials, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    assert trials.advance()
+    error = trials.told[0].error
+    assert isinstance(error, UnavailableError)
+    assert str(error) == "the trial run of pipeline.json cannot go on: can't start new thread"
 
 
 def test_an_error_that_nobody_expects_of_an_assembly_is_told(

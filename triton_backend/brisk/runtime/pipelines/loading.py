@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from brisk.errors import BriskError, InternalError, InvalidModelError
+from brisk.errors import BriskError, InternalError, InvalidModelError, UnavailableError
 from brisk.os_priority import Precedence
 from brisk.runtime.models.entry import LoadOutcome, LoadState, SessionEntry
 from brisk.runtime.models.load_watch import LoadWatch
@@ -86,7 +86,12 @@ class PipelineTrial:
         Precondition: it is not under way.
         """
         thread = threading.Thread(target=self.compute, name="brisk-trial", daemon=True)
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError as error:  # the system has no thread left, which other models survive
+            text = f"the trial run of {self.entry.path} cannot go on: {error}"
+            self.outcome = LoadOutcome(self.entry, None, UnavailableError(text))
+            return
         thread.join(LONG_S)
         if thread.is_alive() and thread.native_id is not None:
             self._thread, self._helpers = thread, precedence.stand_aside(thread.native_id)
