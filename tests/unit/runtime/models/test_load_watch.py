@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -17,7 +19,7 @@ from brisk.runtime.requests.batch import RunsInProgress
 from brisk.runtime.sessions.session import Session
 from brisk.runtime.settings import ArtefactUse
 from brisk.segments.table import SegmentTable
-from support.runtime.requests import a_model
+from support.runtime.requests import NotingLoader, a_model
 from support.waiting import wait_until
 
 
@@ -102,6 +104,28 @@ def test_lanes_that_took_too_long_are_their_model_s_fault() -> None:
     table.lanes_at_work -= 1
     table.close()
     assert watch.look() is None
+
+
+@pytest.mark.parametrize(
+    ("closed_before", "closed_behind", "expected"),
+    [(False, False, 1), (True, True, 0), (False, True, 0)],
+)
+def test_a_dropped_session_that_a_frame_loads_to_its_end_is_not_finished(
+    closed_before: bool, closed_behind: bool, expected: int
+) -> None:
+    finished: list[object] = []
+    loader: Any = NotingLoader()
+    loader.watch = LoadWatch(60.0)
+    loader._later = SimpleNamespace(put=lambda task, _: finished.append(task))
+    loader._yielding = SimpleNamespace(expect=lambda: 0.0)
+    table = SegmentTable(1, lambda index: index)
+    table.is_short, table.is_closed = True, closed_before
+    session: Any = SimpleNamespace(table=table)
+    loader._finish(SessionEntry("key", Path("model.onnx"), a_model()), session, 0.0)
+    table.is_closed = closed_behind
+    assert not finished
+    assert table[0] == 0
+    assert len(finished) == expected
 
 
 def test_who_asked_for_a_load_that_takes_too_long_is_told_so(

@@ -239,9 +239,10 @@ class Loader:
             return failed
 
     def _is_here(self, entry: SessionEntry, session: Session) -> None:
-        """Queue the follow-up of ``session``, all of whose files are here. Any thread."""
+        """Queue what follows once all files are here, if it is still wanted. Any thread."""
         self.watch.follow_lanes(entry.path, session.table)
-        self._later.put(Finish(entry, session, self._yielding.expect()), None)
+        if not session.table.is_closed:
+            self._later.put(Finish(entry, session, self._yielding.expect()), None)
 
     # --- finished: the follow-up thread ---------------------------------------------------------
 
@@ -274,7 +275,9 @@ class Loader:
     def _finish(self, entry: SessionEntry, session: Session, until_s: float) -> None:
         table = session.table
         while not table.wait(_LANES_LOOK_S):
-            if table.is_closed or not table.is_left_to_lanes:
+            if table.is_closed:
+                return
+            if not table.is_left_to_lanes:
                 table.when_loaded(lambda: self._is_here(entry, session))
                 return
         preparer: SegmentPreparer | None = None
