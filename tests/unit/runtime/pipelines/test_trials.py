@@ -139,6 +139,7 @@ def test_a_trial_that_has_ended_aside_is_told_of_beside_real_time_runs() -> None
     worker: Any = SimpleNamespace(
         _pipelines=trials.loads,
         _progress=runs,
+        _long_runs=runs,
         _is_held_by_load=lambda: False,
         _requests=SimpleNamespace(queue=SimpleNamespace(peek=lambda job_class: None)),
         _queues={JobClass.NORMAL: SimpleNamespace(issuing=contextlib.nullcontext)},

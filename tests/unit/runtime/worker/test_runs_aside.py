@@ -31,9 +31,27 @@ def test_a_segment_that_is_left_aside_runs_until_it_is_taken_back() -> None:
     assert not pair.background.holds(run, 0)
     step = Step(run, time.monotonic_ns() - 2 * STALLED_NS)
     assert long_runs.attend(step, is_load_waiting=False)
+    assert not long_runs.has_realtime
     assert pair.gate.page.segment_runs
     pair.background.pauses()  # the other run is over
     assert pair.gate.page.segment_runs
     long_runs.take_back(step)
     pair.background.pauses()
     assert not pair.gate.page.segment_runs
+
+
+def test_real_time_runs_count_wherever_they_are_computed() -> None:
+    pair, runs = Pair("preemptive"), RunsInProgress()
+    none: Any = None
+    long_runs = LongRuns(none, none, runs, pair.background, none)
+    one = run_of(job(1))
+    places: list[tuple[list[Any], Any]] = [
+        (runs.leading, one),
+        (runs.companions, one),
+        (long_runs.aside, Step(one, 0)),
+    ]
+    for place, computed in places:
+        assert not long_runs.has_realtime
+        place.append(computed)
+        assert long_runs.has_realtime
+        place.clear()

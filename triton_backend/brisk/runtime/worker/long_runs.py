@@ -22,6 +22,7 @@ from brisk.runtime.requests.table import RequestTable
 from brisk.runtime.sessions.attempts import ATTEMPTS
 from brisk.runtime.worker.relay import Step
 from brisk.scheduling.job import more_urgent
+from brisk.scheduling.job_class import JobClass
 from brisk.telemetry import metrics
 
 STALLED_NS, STALLED_RUNS = 1_000_000_000, 4.0
@@ -55,6 +56,7 @@ class LongRuns:
         """``runs``: the worker's runs in progress."""
         self._requests = requests
         self._sessions = sessions
+        self._progress = runs
         self._runs = runs.leading
         self._companions = runs.companions
         self._controller = controller
@@ -62,6 +64,12 @@ class LongRuns:
         self.aside: list[Step] = []
         self._tells_from_ns: dict[str, int] = {}
         """The time from which the log reports a long run of a model again, by the model's name."""
+
+    @property
+    def has_realtime(self) -> bool:
+        """Whether a real-time run is computed: on top, concurrently or aside."""
+        aside = any(step.run.job_class is JobClass.REALTIME for step in self.aside)
+        return aside or self._progress.has_realtime
 
     def attend(self, step: Step, *, is_load_waiting: bool) -> bool:
         """Handle a long step of the run on top. Return True if others now go on concurrently."""

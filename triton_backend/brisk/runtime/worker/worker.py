@@ -191,7 +191,7 @@ class Worker:
         """Compute a quantum of a loading pipeline's trial, unless a real-time job is there."""
         if not self._pipelines.collect() or self._is_held_by_load():
             return
-        if self._requests.queue.peek(JobClass.REALTIME) or self._progress.has_realtime:
+        if self._requests.queue.peek(JobClass.REALTIME) or self._long_runs.has_realtime:
             return
         with self._progress.parked(), self._queues[JobClass.NORMAL].issuing():
             self._pipelines.advance()
