@@ -31,6 +31,7 @@ from support.runtime.runtime_process import (
     submit,
     supervisor_of,
 )
+from support.runtime.runtime_processes import hurry_helpers
 from support.waiting import wait_until
 
 ROW = np.ones((1, 4), np.float32)
@@ -65,7 +66,12 @@ def test_a_relative_cache_directory_is_the_one_of_whoever_starts_the_runtime(
     monkeypatch.setenv("BRISK_CACHE_DIR", "relative")
     monkeypatch.setenv("BRISK_ARTEFACTS", "build")
     with opened(place, describe(quick)):
-        wait_until(lambda: find_prepared(quick) is not None, "the prepared form")
+
+        def is_prepared() -> bool:
+            hurry_helpers(place.base)
+            return find_prepared(quick) is not None
+
+        wait_until(is_prepared, "the prepared form")
         with stub(place, *runtime_settings()) as connection:
             assert isinstance(answer(connection), Welcome)
     assert (tmp_path / "relative" / "artefacts").is_dir()

@@ -6,6 +6,7 @@ import fcntl
 import os
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -58,9 +59,11 @@ def run(model: Path, aim: Aim) -> int:
     command = [sys.executable, "-m", "brisk.runtime.early_exit.learning_process", str(model)]
     command += ["--accuracy", str(aim.accuracy), "--threads", "1"]
     command += ["--model-stamp", aim.model_stamp, "--smaller-stamp", aim.smaller_stamp]
-    process = subprocess.Popen(command)
-    hurry([process.pid])
-    return process.wait()
+    with subprocess.Popen(command) as process:
+        while process.poll() is None:
+            hurry([process.pid])  # it steps aside once it has begun
+            time.sleep(0.05)
+        return process.returncode
 
 
 def test_a_process_that_finds_another_file_than_the_loaded_one_does_nothing(model: Path) -> None:
@@ -148,14 +151,15 @@ def test_containers_too_many_to_be_noted_start_no_process_after_the_other(
     write_record(model, LearningRecord(Stage.UNFIT, **of_others._asdict()))
     learning.look(model, aim, 1)
     assert learning.process_id is not None
-    hurry([learning.process_id])
 
     def has_ended() -> bool:
+        if learning.process_id is not None:
+            hurry([learning.process_id])
         learning.look(model, aim, 1)
         return learning.process_id is None
 
     monkeypatch.setattr(first_learning, "RESTART_S", 1e6)
-    wait_until(has_ended, "a first process")
+    wait_until(has_ended, "a first process", patience_s=240)
     write_record(model, LearningRecord(Stage.UNFIT, **of_others._asdict()))
     learning.look(model, aim, 1)
     assert learning.process_id is None

@@ -199,9 +199,10 @@ class PipelineLoads:
         self.collect()
 
     def collect(self) -> bool:
-        """Report the outcome of a trial that has ended. Return whether one is left."""
-        if not self.tried:
-            return False
+        """Report the outcome of a trial that has ended. Return whether one is left.
+
+        Precondition: there is one.
+        """
         trial = self.tried[0]
         if self._precedence is not None:
             trial.collect(self._precedence)

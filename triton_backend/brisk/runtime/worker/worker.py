@@ -189,7 +189,7 @@ class Worker:
 
     def _try_pipelines(self) -> None:
         """Compute a quantum of a loading pipeline's trial, unless a real-time job is there."""
-        if not self._pipelines.collect() or self._is_held_by_load():
+        if not (self._pipelines.tried and self._pipelines.collect()) or self._is_held_by_load():
             return
         if self._requests.queue.peek(JobClass.REALTIME) or self._long_runs.has_realtime:
             return
