@@ -43,8 +43,12 @@ thread if SCHED_IDLE is refused: they get a fifteenth of a processor that anothe
 
 TRAINING = 10
 
-SLICE_NS = 300_000
+SHORT_SLICE_NS = 300_000
 """The time slice on a processor of threads that real-time requests wait for."""
+
+LONG_SLICE_NS = 10_000_000
+"""The time slice of best-effort work: longer than the kernel's own, so that a thread that wakes up
+next to it takes the processor at once: those of clients and of Triton, too."""
 
 _WEIGHTS = (1024, 820, 655, 526, 423, 335, 272, 215, 172, 137, 110, 87, 70, 56, 45, 36, 29, 23)
 """The kernel's weights of niceness 0 to 17 (``sched_prio_to_weight``): two threads that compete
@@ -195,13 +199,13 @@ def _set_thread(thread: int, niceness: int) -> None:
         os.setpriority(os.PRIO_PROCESS, thread, niceness)
 
 
-def shorten_slices() -> bool:
-    """Give the calling thread, and those that it starts from now on, short time slices.
+def ask_slices(slice_ns: int) -> bool:
+    """Give the calling thread, and those that it starts from now on, time slices of ``slice_ns``.
 
     The kernel (from 6.12 on) lets a thread that has just got a processor keep it for its slice,
     about 1.4 to 3 ms, before a thread that wakes up may take it, whatever the niceness of both;
     then it checks at the next tick, up to 4 ms later. A thread that asks for shorter slices than
-    the running one's need not wait. It gets no more of the processor that way, only sooner.
+    the running one's need not wait. Neither gets more of the processor by it.
 
     Return whether the system call exists and is allowed; kernels before 6.12 ignore the slice.
     """
@@ -215,7 +219,7 @@ def shorten_slices() -> bool:
     # struct sched_attr: size, policy, flags, niceness, priority, runtime (here: the slice),
     # deadline, period
     attributes = struct.Struct("=IIQiIQQQ")
-    data = attributes.pack(attributes.size, policy, 0, process_niceness(), 0, SLICE_NS, 0, 0)
+    data = attributes.pack(attributes.size, policy, 0, process_niceness(), 0, slice_ns, 0, 0)
     return libc().syscall(_SCHED_SETATTR, 0, data, 0) == 0
 
 
@@ -226,8 +230,15 @@ def lower_best_effort(share: float) -> None:
     Threads started later inherit it. It is a niceness and not SCHED_IDLE, because the kernel takes
     a processor that runs SCHED_IDLE work for an idle one, also when it places further such work:
     two threads of one run then shared a processor next to an idle one.
+
+    Under SCHED_BATCH a thread that wakes up takes nobody's place before the next tick. Else those
+    of a worker that goes on after a suspension do, at any niceness: they have had less than their
+    share. Where the answer's reader had just used up its slice, it waited 2 to 4 ms for them.
     """
     set_process(niceness_for(share) if share > 0 else LEAST)
+    with contextlib.suppress(OSError):  # refused by a seccomp filter: it runs as others do
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    ask_slices(LONG_SLICE_NS)
 
 
 def niceness_for(share: float) -> int:

@@ -1,4 +1,4 @@
-"""Short turns for the foreground worker."""
+"""Short turns for the foreground worker, long ones for the background worker."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from brisk.os_priority import SLICE_NS, shorten_slices
+from brisk.os_priority import LONG_SLICE_NS, SHORT_SLICE_NS, ask_slices
 from brisk.protocol.runtime_paths import RuntimePaths
 from support.runtime.runtime_process import (
     background_worker_of,
@@ -42,13 +42,14 @@ def slice_ns(task: int) -> int:
     return int.from_bytes(data.raw[_RUNTIME], "little")
 
 
-def slices_ns(process: int) -> set[int]:
-    """Of its threads under the usual policy; some may end meanwhile."""
+def turns(process: int) -> set[tuple[int, int]]:
+    """The policies and slices of its threads that take turns; some may end meanwhile."""
     found = set()
     for entry in Path(f"/proc/{process}/task").iterdir():
         with contextlib.suppress(ProcessLookupError):
-            if os.sched_getscheduler(int(entry.name)) == os.SCHED_OTHER:
-                found.add(slice_ns(int(entry.name)))
+            policy = os.sched_getscheduler(int(entry.name))
+            if policy != os.SCHED_IDLE:
+                found.add((policy, slice_ns(int(entry.name))))
     return found
 
 
@@ -62,7 +63,7 @@ def test_a_thread_and_those_it_starts_take_short_turns_at_their_niceness() -> No
 
     def shorten() -> None:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 3)
-        assert shorten_slices()
+        assert ask_slices(SHORT_SLICE_NS)
         look()
         inner = threading.Thread(target=look)
         inner.start()
@@ -71,8 +72,8 @@ def test_a_thread_and_those_it_starts_take_short_turns_at_their_niceness() -> No
     thread = threading.Thread(target=shorten)
     thread.start()
     thread.join()
-    assert found == [(SLICE_NS, 3)] * 2
-    assert slice_ns(0) != SLICE_NS
+    assert found == [(SHORT_SLICE_NS, 3)] * 2
+    assert slice_ns(0) != SHORT_SLICE_NS
 
 
 def test_a_thread_of_another_policy_stays_as_it_is() -> None:
@@ -80,7 +81,7 @@ def test_a_thread_of_another_policy_stays_as_it_is() -> None:
 
     def shorten() -> None:
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-        found.append(shorten_slices())
+        found.append(ask_slices(SHORT_SLICE_NS))
         assert os.sched_getscheduler(0) == os.SCHED_IDLE
 
     thread = threading.Thread(target=shorten)
@@ -90,7 +91,7 @@ def test_a_thread_of_another_policy_stays_as_it_is() -> None:
 
 
 @needs_slices
-def test_all_threads_of_the_foreground_worker_take_short_turns_and_none_of_the_background_one(
+def test_all_threads_of_the_foreground_worker_take_short_turns_and_of_the_background_one_long_ones(
     place: RuntimePaths, quick: Path
 ) -> None:
     with opened(place, describe(quick)) as connection:
@@ -99,5 +100,5 @@ def test_all_threads_of_the_foreground_worker_take_short_turns_and_none_of_the_b
         background = background_worker_of(place)
         assert background is not None
         (foreground,) = {*processes_of(place)} - {supervisor_of(place), background}
-        assert slices_ns(foreground) == {SLICE_NS}
-        assert SLICE_NS not in slices_ns(background)
+        assert turns(foreground) == {(os.SCHED_OTHER, SHORT_SLICE_NS)}
+        assert turns(background) == {(os.SCHED_BATCH, LONG_SLICE_NS)}

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from brisk.errors import BriskError, InvalidConfigurationError, UnavailableError
 from brisk.graph.files.mapping import hold_files
-from brisk.os_priority import lower_best_effort, shorten_slices
+from brisk.os_priority import SHORT_SLICE_NS, ask_slices, lower_best_effort
 from brisk.protocol.records import Refused
 from brisk.protocol.runtime_paths import Role
 from brisk.runtime.heartbeat import Heartbeat
@@ -52,7 +52,7 @@ def run_worker(
         gate.enter()
         controller = Background(gate, policy, limits)
     else:
-        shorten_slices()
+        ask_slices(SHORT_SLICE_NS)
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         controller = Foreground(gate, policy, limits, profiles)
     transport = Connections(listeners)
