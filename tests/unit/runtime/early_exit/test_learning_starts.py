@@ -159,7 +159,7 @@ def test_containers_too_many_to_be_noted_start_no_process_after_the_other(
         return learning.process_id is None
 
     monkeypatch.setattr(first_learning, "RESTART_S", 1e6)
-    wait_until(has_ended, "a first process", patience_s=240)
+    wait_until(has_ended, "a first process")
     write_record(model, LearningRecord(Stage.UNFIT, **of_others._asdict()))
     learning.look(model, aim, 1)
     assert learning.process_id is None
