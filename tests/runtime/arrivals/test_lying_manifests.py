@@ -115,12 +115,20 @@ def check_refused(remote: Path, local: Path) -> None:
 
 
 def check_not_loaded(local: Path, place: RuntimePaths) -> None:
-    """Assert that a runtime refuses the path, which a stub may still have."""
-    with (
-        pytest.raises(BriskError, match=r"for 'model\.onnx', whose bytes"),
-        opened(place, describe(local)),
-    ):
-        pass
+    """Assert that a runtime refuses the path, which a stub may still have, as soon as the worker
+    has let go of the session of the last connection."""
+    refusals = []
+
+    def is_refused() -> bool:
+        try:
+            with opened(place, describe(local)):
+                return False
+        except BriskError as error:
+            refusals.append(str(error))
+            return True
+
+    wait_until(is_refused, "the refusal")
+    assert "for 'model.onnx', whose bytes" in refusals[0]
 
 
 @pytest.mark.parametrize("is_prepared", [True, False])
