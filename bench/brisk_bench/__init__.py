@@ -17,6 +17,7 @@ BENCHMARKS: Mapping[str, str] = {
     "cold": "brisk_bench.cold",
     "conformance": "brisk_bench.conformance",
     "density": "brisk_bench.density",
+    "entries": "brisk_bench.entries",
     "exits": "brisk_bench.exits",
     "exits_learned": "brisk_bench.exits.learned",
     "exits_served": "brisk_bench.exits.served",
