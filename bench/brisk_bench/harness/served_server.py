@@ -17,6 +17,7 @@ from tritonclient.utils import InferenceServerException
 from brisk.errors import BriskError
 from brisk.protocol.runtime_paths import RuntimePaths
 from brisk.triton.backend_directory import DEFAULT_NAMES, assemble
+from brisk.triton.instance_threads import with_few_threads
 from brisk.triton.launch import ServerFailedError, TritonServer
 from brisk.triton.locate import locate_server
 from brisk_bench.harness.processes import (
@@ -138,7 +139,7 @@ def starting_server(
         repository,
         backends,
         log=runtime.with_name("tritonserver.log"),
-        options=["--exit-timeout-secs=10", *options],
+        options=with_few_threads(["--exit-timeout-secs=10", *options]),  # as brisk serve, for all
         environment={**os.environ, **environment, "BRISK_RUNTIME_DIR": str(runtime)},
     )
     try:

@@ -119,7 +119,8 @@ def test_requests_that_came_together_are_counted_each(
         assert isinstance(waits.wait().error, UnavailableError)
         assert told().failed == 7
         assert values(observer.statistics())["brisk_shed_total quick 1 normal"] == (4,)
-        assert "took its place" in observer.status().incidents[0].what
+        told_of = [incident.what for incident in observer.status().incidents]
+        assert any("took its place" in what for what in told_of)  # not only: `slow` takes long
         busy.cancel(number)
 
 

@@ -13,6 +13,7 @@ from brisk.doctor import machine
 from brisk.doctor.deployment import Finding, Severity
 from brisk.doctor.installation import auto_complete, cache, forked_stubs
 from brisk.doctor.machine import (
+    instance_threads,
     scheduling_classes,
     scheduling_group,
     scheduling_groups,
@@ -133,6 +134,39 @@ def test_more_threads_than_cores_are_a_problem_and_a_quota_below_them_costs(
         (directory / "cpu.cfs_period_us").write_text("100000\n")
     _, finding = threads(deployment(tmp_path, cgroup=group))
     assert "may use 0.25 cores" in finding.found
+
+
+def test_many_threads_of_a_server_are_told_and_a_limit_that_is_nearly_reached_is_a_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def look(*options: str) -> Finding:
+        server = {"server": os.getpid(), "command": ("tritonserver", *options)}
+        (finding,) = instance_threads(deployment(tmp_path, **server))
+        return finding
+
+    def limit(used: int, most: str) -> None:
+        (group / "pids.current").write_text(f"{used}\n")
+        (group / "pids.max").write_text(f"{most}\n")
+
+    group = tmp_path / "pod" / "container"
+    group.mkdir(parents=True)
+    monkeypatch.setattr(machine, "control_group", lambda process, controller: group)
+    monkeypatch.setattr(machine, "MANY_THREADS", 1)
+    few = "--backend-config=python,thread-pool-size=4"
+    assert instance_threads(deployment(tmp_path))[0].verdict is Severity.UNKNOWN
+    told = look()
+    assert (told.verdict, told.change[: len(few)]) == (Severity.ADVICE, few)
+    assert look(few).verdict is Severity.GOOD
+    limit(900, "max")
+    assert look(few).verdict is Severity.GOOD
+    limit(900, "1024")
+    told = look(few)
+    assert told.verdict is Severity.PROBLEM
+    assert "900 of 1024" in told.found
+    assert told.change == "a higher limit (pids)"
+    assert look().change.startswith(few)
+    limit(100, "1024")
+    assert look(few).verdict is Severity.GOOD
 
 
 @pytest.mark.parametrize("variable", [{"GOMP_SPINCOUNT": "1000"}, {"OMP_WAIT_POLICY": "ACTIVE"}])

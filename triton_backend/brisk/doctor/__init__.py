@@ -19,6 +19,7 @@ CHECKS: dict[str, Callable[[Deployment], Findings]] = {
     "GPUs": gpus.gpus,
     "settings": machine.settings,
     "threads": machine.threads,
+    "server's threads": machine.instance_threads,
     "spinning threads": machine.spinning,
     "scheduling classes": machine.scheduling_classes,
     "freezing": machine.freezing,

@@ -123,7 +123,7 @@ def find_deployment(repositories: Sequence[Path], device: str) -> Deployment:
             repositories=tuple(repositories),
             device=device,
             shared_memory=Path("/dev/shm"),
-            cgroup=_cgroup("self"),
+            cgroup=control_group("self", "cpu"),
         )
     process, environment, command = servers[0]
     named = [value for name in REPOSITORY_OPTIONS for value in options_named(command, name)]
@@ -135,7 +135,7 @@ def find_deployment(repositories: Sequence[Path], device: str) -> Deployment:
         repositories=(*repositories, *(path for path in served if path.is_dir())),
         device=device,
         shared_memory=of_process(process, Path("/dev/shm")),
-        cgroup=_cgroup(str(process)),
+        cgroup=control_group(str(process), "cpu"),
     )
 
 
@@ -181,9 +181,9 @@ def of_process(process: int, path: Path) -> Path:
     return root / absolute.relative_to("/")
 
 
-def _cgroup(process: str) -> Path:
-    """Return the control group's directory that limits the process's processor time; it need not
-    exist.
+def control_group(process: str, controller: str) -> Path:
+    """Return the directory of the process's control group for ``controller`` (``cpu``, ``pids``);
+    it need not exist.
 
     If version 1 of control groups has the controller, its directory is returned, else version 2's.
     """
@@ -194,8 +194,8 @@ def _cgroup(process: str) -> Path:
     root, relative = Path("/sys/fs/cgroup"), "/"
     for line in lines:
         _, controllers, group = line.split(":", 2)
-        if "cpu" in controllers.split(","):
-            return root / "cpu" / group.lstrip("/")
+        if controller in controllers.split(","):
+            return root / controller / group.lstrip("/")
         if not controllers:
             relative = group
     return root / relative.lstrip("/")

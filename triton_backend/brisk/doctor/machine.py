@@ -12,6 +12,7 @@ from brisk.doctor.deployment import (
     Deployment,
     Findings,
     advice,
+    control_group,
     good,
     problem,
     running,
@@ -23,11 +24,15 @@ from brisk.protocol.channel import check_peer
 from brisk.protocol.runtime_paths import runtime_place
 from brisk.runtime.settings import read_settings, wrong_runtime_settings
 from brisk.settings import runtime_directory, unknown_variables, wrong_settings
+from brisk.triton.instance_threads import OPTION, THREADS
 from brisk.triton.regions import left
 
 CONNECT_TIMEOUT_S = 5.0
 
 WANTED_DESCRIPTORS = 4096
+MANY_THREADS = 256
+NEARLY_ALL = 0.8
+"""The share of what a control group allows from which on there is little room for models."""
 WANTED_MEMORY_BYTES = 256 * 2**20
 NEEDED_MEMORY_BYTES = 16 * 2**20
 _MOST_NAMED = 3
@@ -115,6 +120,43 @@ def _quota_cores(deployment: Deployment) -> float | None:
             if quota not in ("max", "-1"):
                 limits.append(int(quota) / int(period))
     return min(limits, default=None)
+
+
+def instance_threads(deployment: Deployment) -> Findings:
+    """Check how many threads the server has, and how many its control group allows.
+
+    Triton makes 32 for each instance of a Python backend's model (``triton.instance_threads``).
+    """
+    if deployment.server is None:
+        return unknown("no server runs here")
+    few = f"--backend-config=python,{OPTION}={THREADS}, as `brisk serve` has it"
+    is_said = any(f"{OPTION}=" in word for word in deployment.command)
+    count = len(os.listdir(f"/proc/{deployment.server}/task"))
+    state = counted(count, "thread")
+    if (limit := _task_limit(deployment.server)) is not None:
+        used, most = limit
+        state += f"; {used} of {most} processes and threads that the control group allows"
+        if used > NEARLY_ALL * most:
+            return problem(
+                state,
+                "where they are used up, a model that is loaded can end the server",
+                "a higher limit (pids)" if is_said else few,
+            )
+    if count >= MANY_THREADS and not is_said:
+        return advice(state, "each takes some 33 KiB, half of it the kernel's", few)
+    return good(state)
+
+
+def _task_limit(process: int) -> tuple[int, int] | None:
+    """Return how many processes and threads the tightest control group of the process has, and how
+    many it may have; None if there is no limit."""
+    own = control_group(str(process), "pids")
+    limits = []
+    for group in (own, *own.parents):
+        with contextlib.suppress(OSError, ValueError):  # no such group, or `max`
+            most = int((group / "pids.max").read_text())
+            limits.append((int((group / "pids.current").read_text()), most))
+    return max(limits, key=lambda limit: limit[0] / limit[1], default=None)
 
 
 def spinning(deployment: Deployment) -> Findings:

@@ -93,6 +93,7 @@ def serve(words: Sequence[str]) -> None:
     """Replace this process by the server. ``words``: the arguments after ``brisk serve``."""
     own, others = _parser().parse_known_args(words)
     from brisk.settings import absolute_paths, check_settings
+    from brisk.triton.instance_threads import with_few_threads
     from brisk.triton.launch import command_line, server_environment
     from brisk.triton.locate import locate_server
     from brisk.triton.options import check_ports, on_loopback, option
@@ -132,6 +133,8 @@ def serve(words: Sequence[str]) -> None:
     _tidy()
     environment = preloading(environment, directory / names[0]) if names else environment
     takes_any_name = is_preloaded(environment)
+    if names and not _may_have_python_models(options, directory, names):
+        options = with_few_threads(options)
     if own.complete_entries:
         options, added = _completed(options, names, takes_any_name=takes_any_name)
         environment.update(added)
@@ -292,6 +295,16 @@ def _start_apart(work: Callable[[], None]) -> None:
         finally:
             os._exit(0)
     os.waitpid(middle, 0)
+
+
+def _may_have_python_models(options: Sequence[str], directory: Path, names: Sequence[str]) -> bool:
+    """Whether the server may load a Python model that is not Brisk's; True where its repositories
+    are not on this machine. ``names``: Brisk's in the backend ``directory``."""
+    from brisk.triton.instance_threads import has_python_models
+    from brisk.view.plan import local_repositories
+
+    repositories = local_repositories(options)
+    return repositories is None or has_python_models(repositories, directory, names)
 
 
 def _completed(

@@ -1,0 +1,58 @@
+"""The threads that Triton keeps for each instance of a Python backend's model, Brisk's included.
+
+They handle what a stub sends apart from its answers: responses by a sender, requests for other
+models, loads. Triton makes 32 for each instance (``thread-pool-size``). Forty entries are 1,280
+threads that sleep, each with some 16 KiB of the kernel's memory for its stack and as much of the
+server's own. A stub of Brisk's sends one thing at a time, so a few are enough.
+
+The setting is for all Python backends of a server alike. A Python model that asks many others at a
+time has one of its threads for each, so it decides where there is one.
+"""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from brisk.protocol.entry_files import CONFIG_FILE, listed, versions_in
+
+THREADS = 4
+"""The threads of an instance. With 1, 2, 4 and 32 a small network has the same throughput."""
+
+OPTION = "thread-pool-size"
+_PYTHON = "python"
+_PYTHON_FILE = "model.py"
+
+
+def with_few_threads(options: Sequence[str]) -> tuple[str, ...]:
+    """Return ``tritonserver``'s options with THREADS threads for each instance, unless they say
+    how many."""
+    if any(f"{OPTION}=" in word for word in options):
+        return tuple(options)
+    return (*options, f"--backend-config={_PYTHON},{OPTION}={THREADS}")
+
+
+def has_python_models(repositories: Iterable[Path], backends: Path, ours: Sequence[str]) -> bool:
+    """Return whether an entry may be one of a Python backend that is not Brisk's.
+
+    ``backends``: the server's backend directory; ``ours``: Brisk's names there. An entry counts as
+    one if its configuration has such a backend's name anywhere, or a version has a ``model.py``.
+    """
+    others = {folder.name for folder in listed(backends) if (folder / _PYTHON_FILE).exists()}
+    names = [name.encode() for name in {*others, _PYTHON}.difference(ours)]
+    entries = (entry for repository in repositories for entry in listed(repository))
+    return any(_is_python_model(entry, names) for entry in entries if entry.is_dir())
+
+
+def _is_python_model(entry: Path, names: Sequence[bytes]) -> bool:
+    config = entry / CONFIG_FILE
+    try:
+        text = config.read_bytes() if stat.S_ISREG(config.stat().st_mode) else b""
+    except FileNotFoundError:
+        text = b""
+    except OSError:
+        return True
+    return any(name in text for name in names) or any(
+        (entry / str(version) / _PYTHON_FILE).exists() for version in versions_in(entry)
+    )
