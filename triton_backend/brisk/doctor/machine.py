@@ -139,7 +139,7 @@ def instance_threads(deployment: Deployment) -> Findings:
         if used > NEARLY_ALL * most:
             return problem(
                 state,
-                "where they are used up, a model that is loaded can end the server",
+                "where they are used up, Triton aborts the server",
                 "a higher limit (pids)" if is_said else few,
             )
     if count >= MANY_THREADS and not is_said:
