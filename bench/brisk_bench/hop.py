@@ -27,7 +27,7 @@ from brisk_bench.harness.command_line import bars, benchmark_parser, run_command
 from brisk_bench.harness.machine import new_report
 from brisk_bench.harness.processes import processes_of, processor_s_of
 from brisk_bench.harness.report import Report, check_limit
-from brisk_bench.harness.surroundings import environment, wait_until_gone
+from brisk_bench.harness.surroundings import environment, wait_until_gone, wait_until_settled
 from brisk_bench.harness.tails import quantile, tail_or_shortage
 from brisk_bench.harness.timed_reply import TimedReply
 from brisk_bench.samples.writer import GraphWriter
@@ -122,6 +122,8 @@ def _processor_rows(records: int) -> list[dict[str, Any]]:
     """Return a row for each number of requests that travel together."""
     rows = []
     with _connection(1, _small(), 64) as (connection, runtime):
+        _ask_small(connection, np.ones((1, FEATURES), np.float32), 5)
+        wait_until_settled(RuntimePaths(runtime, "cpu"), "hop", "normal")
         session = onnxruntime.InferenceSession(_small().SerializeToString(), _one_thread())
         for together in PROCESSOR_LIMITS_US:
             features = np.random.default_rng(0).standard_normal((together, FEATURES), np.float32)

@@ -62,6 +62,21 @@ def events(transport: Connections, count: int) -> list[Arrival | Departure]:
     return found
 
 
+def test_a_peer_that_has_gone_is_reported_before_what_a_later_one_sends(
+    transport: Connections,
+) -> None:
+    """Else a server with other settings is refused for the sake of one that has ended."""
+    earlier = connect()
+    gone = only_peer(transport)
+    earlier.close()
+    with connect() as later:
+        send_record(later, Cancel(1))
+        first, second = transport.poll(1.0)
+    assert first == Departure(gone, None)
+    assert isinstance(second, Arrival)
+    assert second.record == Cancel(1)
+
+
 def test_records_arrive_with_their_peer_and_the_end_as_a_departure(transport: Connections) -> None:
     connection = connect()
     peer = only_peer(transport)

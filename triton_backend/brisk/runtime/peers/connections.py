@@ -166,6 +166,8 @@ class Connections:
                         self._flush(peer)
                     if events & _READABLE and (arrival := self._read(peer)) is not None:
                         yield arrival
+                    while self._departures:  # whoever comes next finds the peer gone
+                        yield self._departures.popleft()
                 elif descriptor == self._alarm:
                     os.eventfd_read(self._alarm)
                 elif descriptor in self._listeners:
