@@ -168,6 +168,7 @@ OTHERS = {
     "streamed-models": "Hosts: further models that start while they arrive",
     "chain": "Hosts: one sender and several receivers",
     "hop": "Stub to worker and back",
+    "entries": "A thousand models that come and go",
     "preempt-equality": "Priorities: answers of interrupted runs",
     "preempt-pairs": "Priorities: pairs of networks",
     "exits-served": "Early exits: through Triton",
