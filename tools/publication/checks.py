@@ -18,6 +18,25 @@ def worst_check(runs: Iterable[PublishedRun], pattern: str) -> Check:
 
     Raises UnusableRunError if no check of one of the runs matches.
     """
+    return max(_matching(runs, pattern), key=_distress)
+
+
+def worst_shown(runs: Iterable[PublishedRun], pattern: str) -> str:
+    """Return the value of ``worst_check`` as it is shown. Where runs have no figure, it is the
+    worst figure of the others, with the number of those that have none.
+
+    Raises as ``worst_check`` does.
+    """
+    matching = _matching(runs, pattern)
+    figures = [check for check in matching if not _lacks_figure(check)]
+    text = shown(max(figures or matching, key=_distress))
+    lacking = len(matching) - len(figures)
+    if not (figures and lacking):
+        return text
+    return f"{text}, and {lacking} of {len(matching)} without a figure"
+
+
+def _matching(runs: Iterable[PublishedRun], pattern: str) -> list[Check]:
     matching: list[Check] = []
     for run in runs:
         found = [check for check in run.checks if re.fullmatch(pattern, check.name)]
@@ -25,7 +44,12 @@ def worst_check(runs: Iterable[PublishedRun], pattern: str) -> Check:
             names = "; ".join(check.name for check in run.checks)
             raise UnusableRunError(f"{run.file}: no check is called '{pattern}' of: {names}")
         matching += found
-    return max(matching, key=_distress)
+    return matching
+
+
+def _lacks_figure(check: Check) -> bool:
+    """Whether a text, a reason, stands where a number is expected."""
+    return isinstance(check.value, str) and BOUND.match(str(check.expected)) is not None
 
 
 def _distress(check: Check) -> float:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from brisk_bench.harness.report import Check, check_limit
-from publication.checks import shown, worst_check
+from publication.checks import shown, worst_check, worst_shown
 from publication.pages import all_pages, page_text
 from publication.readme import (
     BEGIN,
@@ -288,6 +288,20 @@ def test_of_several_checks_the_readme_shows_the_worst(tmp_path: Path) -> None:
     assert worst_check([run, other], r".*: ratio").name == "d: ratio"
     with pytest.raises(UnusableRunError, match="other: no check is called"):
         worst_check([run, other], "a: ratio")
+
+
+def test_where_a_run_has_no_figure_the_readme_says_so_beside_the_worst_of_the_others(
+    tmp_path: Path,
+) -> None:
+    def run(file: str, value: float | str) -> PublishedRun:
+        check = {"name": f"{file}: ratio", "value": value, "expected": "<= 1.1", "ok": False}
+        return run_of(tmp_path, file, checks=[check])
+
+    runs = [run("a", "no figure, not quiet"), run("b", 1.2), run("c", 1.3)]
+    assert worst_shown(runs, r".*: ratio") == "1.3, and 1 of 3 without a figure"
+    assert worst_shown(runs[1:], r".*: ratio") == "1.3"
+    assert worst_shown(runs[:1], r".*: ratio") == "no figure, not quiet"
+    assert not worst_check(runs, r".*: ratio").ok
 
 
 def test_a_row_is_made_of_its_run_and_left_out_without_it(tmp_path: Path) -> None:
