@@ -26,12 +26,14 @@ def test_each_entry_has_a_network_of_its_own_that_numpy_computes_alike() -> None
 def test_every_answer_is_right_and_artefacts_stay_within_their_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(entries, "LIMIT_MIB", 2)
-    monkeypatch.setattr(entries, "KEPT", 3)
+    """The limit is that of one or two forms. Whether it is reached is a matter of idle processors,
+    and no part of this test."""
+    monkeypatch.setattr(entries, "LIMIT_MIB", 1)
     report = entries.run(entries=30)
-    judged = {check.name: (check.value, check.ok) for check in report.checks}
-    assert judged["wrong or missing answers, loads that failed"] == (0, True), report.notes
-    assert judged["the artefacts' disk over its limit"][1]
+    judged = {(check.name, check.expected): (check.value, check.ok) for check in report.checks}
+    asked = judged["wrong or missing answers, loads that failed", "<= 0"]
+    assert asked == (0, True), report.notes
+    assert judged["the artefacts' disk over its limit", "<= 1"][1]
     assert [row["entries"] for row in report.rows] == list(range(3, 31, 3))
     assert all(row["mib"] > row["stub_mib"] > 0 for row in report.rows)
 
