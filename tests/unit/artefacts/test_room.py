@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -173,6 +175,31 @@ def test_all_are_counted_only_where_they_may_be_too_many(
             room.make_room((4 << 20) + 1)
         room.make_room(0)
         assert int(tally.read_bytes()) == sum(form.stat().st_size for form in (forms[2], *added))
+
+
+def test_folders_that_come_and_go_while_all_are_listed_are_no_error(tmp_path: Path) -> None:
+    """Where a thousand models come and go, a form was not made for that: no such file."""
+    kept = prepared(tmp_path / "models", 1)
+    has_ended = threading.Event()
+
+    def come_and_go() -> None:
+        for number in itertools.cycle(range(50)):
+            folder = store.artefacts_directory() / f"{number:016x}" / "settings"
+            folder.mkdir(parents=True)
+            folder.rmdir()
+            folder.parent.rmdir()
+            if has_ended.is_set():
+                return
+
+    others = threading.Thread(target=come_and_go)
+    others.start()
+    try:
+        for _ in range(2000):
+            assert [each.path for each in room.kept_artefacts()] == [kept]
+            room.sweep()
+    finally:
+        has_ended.set()
+        others.join()
 
 
 def test_what_another_process_maps_stays(tmp_path: Path) -> None:

@@ -74,11 +74,22 @@ class KeptArtefact:
 def kept_artefacts(environment: Mapping[str, str] = os.environ) -> list[KeptArtefact]:
     """Return all artefacts of the cache directory, the one that was used least recently first."""
     artefacts = []
-    for path in store.artefacts_directory(environment).glob(f"*/*/*{ARTEFACT}"):
-        with contextlib.suppress(OSError):  # another process has removed it just now
-            status = path.stat()
-            artefacts.append(KeptArtefact(path, status.st_size, _used_s(path, status)))
+    for model in _inside(store.artefacts_directory(environment)):
+        for path in (path for folder in _inside(model) for path in _inside(folder)):
+            if path.suffix == ARTEFACT:
+                with contextlib.suppress(OSError):  # another process has removed it just now
+                    status = path.stat()
+                    artefacts.append(KeptArtefact(path, status.st_size, _used_s(path, status)))
     return sorted(artefacts, key=lambda each: (each.used_s, each.path))
+
+
+def _inside(folder: Path) -> list[Path]:
+    """Return the paths in a folder; none if it is no folder, or another process has removed it,
+    at which ``Path.glob`` raises FileNotFoundError."""
+    try:
+        return list(folder.iterdir())
+    except OSError:
+        return []
 
 
 def note_use(artefact: Path) -> None:
@@ -283,10 +294,12 @@ def sweep_now_and_then() -> None:
 def sweep(environment: Mapping[str, str] = os.environ) -> None:
     """Remove what killed builders left, in all folders that no process builds in; one that holds
     nothing else then goes, too."""
-    folders = set()
-    with contextlib.suppress(OSError):  # another process has removed a folder just now
-        for each in filter(_is_remnant, store.artefacts_directory(environment).glob("*/*/.*")):
-            folders.add(each.parent)
+    folders = [
+        folder
+        for model in _inside(store.artefacts_directory(environment))
+        for folder in _inside(model)
+        if any(map(_is_remnant, _inside(folder)))
+    ]
     for folder in folders:
         with contextlib.suppress(OSError), store.locked(folder) as is_ours:
             if is_ours:
