@@ -24,7 +24,7 @@ from brisk.protocol.channel import check_peer
 from brisk.protocol.runtime_paths import runtime_place
 from brisk.runtime.settings import read_settings, wrong_runtime_settings
 from brisk.settings import runtime_directory, unknown_variables, wrong_settings
-from brisk.triton.instance_threads import OPTION, THREADS
+from brisk.triton.instance_threads import FEW_THREADS, says_threads
 from brisk.triton.regions import left
 
 CONNECT_TIMEOUT_S = 5.0
@@ -129,8 +129,8 @@ def instance_threads(deployment: Deployment) -> Findings:
     """
     if deployment.server is None:
         return unknown("no server runs here")
-    few = f"--backend-config=python,{OPTION}={THREADS}, as `brisk serve` has it"
-    is_said = any(f"{OPTION}=" in word for word in deployment.command)
+    few = f"{FEW_THREADS}, as `brisk serve` has it"
+    is_said = says_threads(deployment.command)
     count = len(os.listdir(f"/proc/{deployment.server}/task"))
     state = counted(count, "thread")
     if (limit := _task_limit(deployment.server)) is not None:
