@@ -173,6 +173,17 @@ class _Found:
         return InvalidModelError(f"{self._text} of {self._folder} {problem}; {_EXPECTED}")
 
 
+def listed(directory: Path) -> list[Path]:
+    """Return the paths in ``directory``; none if it cannot be listed.
+
+    ``Path.glob`` raises FileNotFoundError where another process removes a directory meanwhile.
+    """
+    try:
+        return list(directory.iterdir())
+    except OSError:
+        return []
+
+
 def _place(descriptor: int) -> str:
     """Return the path that the kernel reports for an open file, without links."""
     return os.readlink(f"/proc/self/fd/{descriptor}")

@@ -20,7 +20,7 @@ from brisk.artefacts import skeletons, store
 from brisk.artefacts.content import forget_old_notes, sketch_of
 from brisk.errors import BriskError
 from brisk.ownership import make_private
-from brisk.paths import open_file
+from brisk.paths import listed, open_file
 from brisk.settings import cache_limit_bytes
 
 USED = ".used"
@@ -74,22 +74,13 @@ class KeptArtefact:
 def kept_artefacts(environment: Mapping[str, str] = os.environ) -> list[KeptArtefact]:
     """Return all artefacts of the cache directory, the one that was used least recently first."""
     artefacts = []
-    for model in _inside(store.artefacts_directory(environment)):
-        for path in (path for folder in _inside(model) for path in _inside(folder)):
+    for model in listed(store.artefacts_directory(environment)):
+        for path in (path for folder in listed(model) for path in listed(folder)):
             if path.suffix == ARTEFACT:
                 with contextlib.suppress(OSError):  # another process has removed it just now
                     status = path.stat()
                     artefacts.append(KeptArtefact(path, status.st_size, _used_s(path, status)))
     return sorted(artefacts, key=lambda each: (each.used_s, each.path))
-
-
-def _inside(folder: Path) -> list[Path]:
-    """Return the paths in a folder; none if it is no folder, or another process has removed it,
-    at which ``Path.glob`` raises FileNotFoundError."""
-    try:
-        return list(folder.iterdir())
-    except OSError:
-        return []
 
 
 def note_use(artefact: Path) -> None:
@@ -296,9 +287,9 @@ def sweep(environment: Mapping[str, str] = os.environ) -> None:
     nothing else then goes, too."""
     folders = [
         folder
-        for model in _inside(store.artefacts_directory(environment))
-        for folder in _inside(model)
-        if any(map(_is_remnant, _inside(folder)))
+        for model in listed(store.artefacts_directory(environment))
+        for folder in listed(model)
+        if any(map(_is_remnant, listed(folder)))
     ]
     for folder in folders:
         with contextlib.suppress(OSError), store.locked(folder) as is_ours:

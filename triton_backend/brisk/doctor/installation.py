@@ -22,14 +22,9 @@ from brisk.doctor.deployment import (
 from brisk.errors import ArtefactError, BriskError, counted
 from brisk.fork_server.build import LAUNCHER, find_compiler
 from brisk.ownership import check_makable
+from brisk.paths import listed
 from brisk.protocol.channel import greet
-from brisk.protocol.entry_files import (
-    MODEL_FILE,
-    entry_problem,
-    layout_problem,
-    listed,
-    versions_in,
-)
+from brisk.protocol.entry_files import MODEL_FILE, entry_problem, layout_problem, versions_in
 from brisk.protocol.runtime_paths import runtime_place
 from brisk.settings import FORK_STUBS, cache_directory
 from brisk.stub.config.entry import find_file

@@ -11,6 +11,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from brisk.paths import listed
+
 MODEL_FILE = "model.onnx"
 PIPELINE_FILE = "pipeline.json"
 """The description of a pipeline, whose several networks answer one request; it takes the place of
@@ -55,14 +57,6 @@ def versions_in(entry: Path) -> list[int]:
         and path.is_dir()
         and str(int(path.name)) == path.name
     )
-
-
-def listed(directory: Path) -> list[Path]:
-    """Return the paths in ``directory``; none if it cannot be listed."""
-    try:
-        return list(directory.iterdir())
-    except OSError:
-        return []
 
 
 def entry_problem(entry: Path) -> str | None:

@@ -15,7 +15,8 @@ import stat
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from brisk.protocol.entry_files import CONFIG_FILE, listed, versions_in
+from brisk.paths import listed
+from brisk.protocol.entry_files import CONFIG_FILE, versions_in
 
 THREADS = 4
 """The threads of an instance. With 1, 2, 4 and 32 no difference in throughput was seen."""

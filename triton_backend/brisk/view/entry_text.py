@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 from google.protobuf import json_format, text_format
 
 from brisk.errors import BriskError, InvalidConfigurationError, UnavailableError
+from brisk.paths import listed
 from brisk.protocol.entry_files import (
     CONFIG_FILE,
     MODEL_FILE,
     REFUSED,
     REMOTE_FILE,
-    listed,
     versions_in,
 )
 from brisk.protocol.signature import NetworkSignature

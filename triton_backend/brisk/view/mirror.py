@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from brisk.ownership import make_private
-from brisk.protocol.entry_files import CONFIG_FILE, REMOTE_FILE, listed
+from brisk.paths import listed
+from brisk.protocol.entry_files import CONFIG_FILE, REMOTE_FILE
 from brisk.stub.config.completion import DEFAULT_MAX_BATCH_SIZE
 from brisk.view.entry_text import AS_IT_IS, EntryText, entry_text
 

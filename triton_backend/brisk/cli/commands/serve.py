@@ -168,7 +168,8 @@ def _look_at_repositories(options: Sequence[str]) -> None:
     have a model: it reads its repositories once, and can serve no entry of them. The error then
     has the lines.
     """
-    from brisk.protocol.entry_files import entry_problem, layout_problem, listed
+    from brisk.paths import listed
+    from brisk.protocol.entry_files import entry_problem, layout_problem
     from brisk.view.plan import local_repositories, reads_once
 
     repositories = local_repositories(options) or []

@@ -13,8 +13,9 @@ from google.protobuf import text_format
 from brisk.cli.views.model_files import PLATFORM, SERVED, is_model
 from brisk.copies.local import copy_of
 from brisk.errors import BriskError, InvalidConfigurationError
+from brisk.paths import listed
 from brisk.pipelines import is_pipeline, read_pipeline
-from brisk.protocol.entry_files import REFUSED, entry_problem, layout_problem, listed
+from brisk.protocol.entry_files import REFUSED, entry_problem, layout_problem
 from brisk.segments.model.sources import checked_model
 from brisk.stub.config.agreement import check_tensors
 from brisk.stub.config.entry import Entry, read_entry
