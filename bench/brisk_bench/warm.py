@@ -41,15 +41,11 @@ from brisk_bench.harness.command_line import (
 from brisk_bench.harness.machine import new_report
 from brisk_bench.harness.peer_backends import add_peers_option, onnxruntime_backend
 from brisk_bench.harness.report import REASON, Check, Report, check_limit
-from brisk_bench.harness.sampling import Burst, burst_rounds, burst_row, in_rounds, median_ratio
+from brisk_bench.harness.sampling import Burst, Pace, burst_row, in_rounds, pace_over
 from brisk_bench.harness.served_entries import SAMPLES
 
-LIMIT, MEAN_LIMIT = 1.05, 1.0
-"""The most of Brisk's time over ONNX Runtime's on each model, and in the mean of several."""
-
-SMALL_MS, SPARE_US = 1.0, 10.0
-"""If a model takes ONNX Runtime less than SMALL_MS, Brisk's time less ONNX Runtime's is judged, at
-most SPARE_US, instead of the ratio: a frame costs some microseconds, whatever it is around."""
+MEAN_LIMIT = 1.0
+"""The most of Brisk's time over ONNX Runtime's, geometric mean of several models."""
 
 IN_PROCESS = "in process"
 """The value of the key ``path``, which says what lies between the caller and the engine."""
@@ -192,10 +188,10 @@ def _row(
     row = {"model": name, "engine": engine, "path": IN_PROCESS, **burst_row(bursts[engine])}
     bases = [bursts[base] for base in (BASE, SPINNING) if base in bursts]
     if bases:
-        rounds = burst_rounds(bursts[engine], *bases)
-        row["onnxruntime_ms"] = statistics.median(theirs for _, theirs in rounds) * 1e3
-        row["ratio_to_onnxruntime"] = median_ratio(rounds)
-        row["more_us"] = statistics.median(ours - theirs for ours, theirs in rounds) * 1e6
+        pace = pace_over(bursts[engine], *bases)
+        row["onnxruntime_ms"] = pace.theirs_ms
+        row["ratio_to_onnxruntime"] = pace.ratio
+        row["more_us"] = pace.more_us
     if BASE in outputs and engine != TORCH:
         row["max_difference"] = difference(outputs[engine], outputs[BASE])
         row["agrees"] = agree(outputs[engine], outputs[BASE])
@@ -205,12 +201,8 @@ def _row(
 def checks_of(row: Mapping[str, Any], threads: int) -> list[Check]:
     """Return the checks of Brisk's row of a model."""
     name = row["model"]
-    if row["onnxruntime_ms"] < SMALL_MS:
-        text = f"{name}: brisk - onnxruntime, us, {threads} thread(s)"
-        checks = [check_limit(text, row["more_us"], "<=", SPARE_US, 1)]
-    else:
-        text = f"{name}: brisk / onnxruntime, {threads} thread(s)"
-        checks = [check_limit(text, row["ratio_to_onnxruntime"], "<=", LIMIT, 3)]
+    pace = Pace(row["onnxruntime_ms"], row["ratio_to_onnxruntime"], row["more_us"])
+    checks = [served.pace_check(f"{name}: brisk", f"onnxruntime, {threads} thread(s)", pace)]
     if "agrees" in row:
         text, close = f"{name}: outputs agree with onnxruntime's", row["agrees"]
         checks.append(Check(text, close, served.CLOSE, close))

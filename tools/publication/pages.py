@@ -23,9 +23,8 @@ What was measured, on what, and whether it meets its aim. `tools/make-results` m
 the tables below from the JSON in [data](data), which `brisk bench NAME --json FILE` writes; a test
 compares them. [How it is measured](method.md): sides, clocks, machine.
 
-✓ stands for a full run of one commit, the same for all, whose checks all hold; ✗ for one with a
-miss. A run that is short (quick) or of another commit says so instead of ✓, and the README has
-no row of it.
+Only full runs of one commit are in the tables, here and in the README: ✓ stands for one whose
+checks all hold, ✗ for one with a miss.
 """
 
 _HEADER = """
@@ -88,30 +87,41 @@ def _section(head: str, lines: Sequence[str]) -> str:
 
 
 def _index(runs: Mapping[str, PublishedRun], flaws: Mapping[str, str]) -> Iterator[str]:
+    with_page = [
+        (": ".join(filter(None, [page.title, part.title_of(run.file)])), f"{page.name}.md", run)
+        for page in PAGES
+        for part, run in page.runs(runs)
+    ]
+    others = [
+        (OTHERS.get(file, file), f"data/{file}.json", run)
+        for file, run in runs.items()
+        if page_of(file) is None
+    ]
     yield _HEADER
-    for page in PAGES:
-        for part, run in page.runs(runs):
-            title = ": ".join(filter(None, [page.title, part.title_of(run.file)]))
-            yield _index_line(f"[{title}]({page.name}.md)", run, flaws[run.file])
-    yield f"\n## Others\n\nTheir rows are in the JSON only.\n{_HEADER}"
-    for file, run in runs.items():
-        if page_of(file) is None:
-            yield _index_line(f"[{OTHERS.get(file, file)}](data/{file}.json)", run, flaws[file])
+    yield from (_index_line(*each) for each in with_page if not flaws[each[2].file])
+    yield f"\n## Without a page\n\nTheir rows are in the JSON only.\n{_HEADER}"
+    yield from (_index_line(*each) for each in others if not flaws[each[2].file])
+    rest = [each for each in (*with_page, *others) if flaws[each[2].file]]
+    lines = [f"- [{title}]({place}): {flaws[run.file]}{_of(run)}\n" for title, place, run in rest]
+    yield _section("\n## Short runs, and those of other commits\n\n", lines)
 
 
-def _index_line(title: str, run: PublishedRun, flaws: str) -> str:
+def _index_line(title: str, place: str, run: PublishedRun) -> str:
     held = sum(check.ok for check in run.checks)
-    is_met = held == len(run.checks)
-    verdict = "" if is_met and flaws else "✓ " if is_met else "✗ "
-    count = f"{verdict}{held} of {len(run.checks)}" if run.checks else "no aims"
+    count = f"{held} of {len(run.checks)}"
     return _line(
-        title,
-        f"{count}, {flaws}" if flaws else count,
+        f"[{title}]({place})",
+        f"{'✓' if held == len(run.checks) else '✗'} {count}" if run.checks else "no aims",
         _machine(run),
         run.date[:10],
         _commit(run),
-        f"`{run.command}`" if run.command else "reported, not measured by us",
+        f"`{run.command}`",
     )
+
+
+def _of(run: PublishedRun) -> str:
+    """The commit of a run, behind its flaws; empty if it was not measured by us."""
+    return f" ({_commit(run)})" if run.commit else ""
 
 
 def _machine(run: PublishedRun) -> str:

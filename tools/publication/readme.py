@@ -76,6 +76,12 @@ README_ROWS = (
         r".*real-time p99 / RT-only.*",
     ),
     ReadmeRow(
+        "**Priorities**, the same runs: all answers a second over those of Triton's Python "
+        "backend with best-effort work confined to one thread",
+        "preempt-workloads-*",
+        r".*throughput / that of triton besteffort confined",
+    ),
+    ReadmeRow(
         "**Early exits**: mean latency of a ResNet on Fashion-MNIST over that with learned "
         "caches, at the lowest promise",
         "exits-fashion",

@@ -1,10 +1,11 @@
 """The published runs that stand for the product: full ones, all of one commit.
 
-Anything else is shown with what it lacks, and is in no table of the README.
+Anything else is shown with what it lacks, and is in no table of the README or the index.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
@@ -14,6 +15,9 @@ from publication.subjects import page_of
 QUICK, DIRTY, OTHER, REPORTED = "quick", "uncommitted changes", "other commit", "reported"
 """Flaws of a run: it was a short one; its tree had uncommitted changes; it was of another state of
 the product than the rest; it was not measured by us."""
+
+_FEWER = re.compile(r"--(?:rounds|seconds|clients|transports|entries|no-[a-z-]+)")
+"""Options by which a run has fewer rounds, shorter ones or fewer settings than by default."""
 
 
 def published_commit(runs: Iterable[PublishedRun]) -> str:
@@ -32,7 +36,13 @@ def flaws_of(run: PublishedRun, commit: str) -> list[str]:
 def _own_flaws(run: PublishedRun) -> list[str]:
     if run.is_reported:
         return [REPORTED]
-    found = {QUICK: "--quick" in run.command.split(), DIRTY: run.dirty}
+    options = run.command.split()
+    fewer = [option for option in options if _FEWER.fullmatch(option)]
+    found = {
+        QUICK: "--quick" in options,
+        f"less than by default ({' '.join(fewer)})": bool(fewer),
+        DIRTY: run.dirty,
+    }
     return [flaw for flaw, is_so in found.items() if is_so]
 
 

@@ -158,7 +158,6 @@ PAGES = (
 OTHERS = {
     "warm-1": "Warm inference of sample models, one thread",
     "warm-2": "Warm inference of sample models, two threads",
-    "warm-real-2": "Warm inference of real models, two threads",
     "warm-real-models": "Warm inference of further models",
     "start-reported": "Start of a server",
     "load_beside": "Loads beside a real-time model",

@@ -81,7 +81,7 @@ def write_triton(
         text = f'backend: "{setting.backend}"\nmax_batch_size: 0\n'
         text += setting.instance_group(job_class)
         if setting.backend == PYTHON:
-            source = ONNXRUNTIME_MODEL.format(file=str(file), threads=threads)
+            source = ONNXRUNTIME_MODEL.format(file=str(file), threads=threads, scalars=[])
             (folder / "model.py").write_text(source.lstrip())
         else:
             (folder / "model.onnx").symlink_to(file)

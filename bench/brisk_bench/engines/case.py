@@ -25,7 +25,8 @@ Arrays = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A model, a request, and its right answer. ``source``: where that answer comes from."""
+    """A model, a request, and its right answer; a scalar is an array of one element in both.
+    ``source``: where that answer comes from."""
 
     name: str
     file: Path
@@ -73,7 +74,11 @@ def _case(name: str, file: Path, inputs: Arrays, expected: Arrays, source: str) 
         [_tensor(value, inputs) for value in graph.input if value.name in inputs],
         [_tensor(value, expected) for value in graph.output],
     )
-    return Case(name, file.resolve(), inputs, expected, source, signature)
+    sent, received = (
+        {key: np.atleast_1d(array) for key, array in arrays.items()}
+        for arrays in (inputs, expected)
+    )
+    return Case(name, file.resolve(), sent, received, source, signature)
 
 
 def _tensor(value: onnx.ValueInfoProto, arrays: Arrays) -> Tensor:
@@ -83,12 +88,8 @@ def _tensor(value: onnx.ValueInfoProto, arrays: Arrays) -> Tensor:
         kind = onnx.TensorProto.DataType.Name(value.type.tensor_type.elem_type)
         text = f"'{value.name}' is of {kind}, which Triton has no type for"
         raise UnusableArgumentError(text) from None
-    rank = arrays[value.name].ndim
-    if rank == 0:
-        raise UnusableArgumentError(
-            f"'{value.name}' is a scalar, which a complete configuration cannot describe"
-        )
-    return tensor if tensor.dims else Tensor(value.name, tensor.datatype, [-1] * rank)
+    any_sizes = [-1] * arrays[value.name].ndim
+    return tensor if tensor.dims else Tensor(value.name, tensor.datatype, any_sizes)
 
 
 def _answer(file: Path, inputs: Arrays) -> dict[str, np.ndarray]:

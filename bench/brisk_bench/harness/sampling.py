@@ -101,12 +101,34 @@ def burst_row(bursts: Sequence[Burst]) -> dict[str, Any]:
     }
 
 
-def burst_rounds(ours: Sequence[Burst], *bases: Sequence[Burst]) -> list[tuple[float, float]]:
-    """Return for each round the median inference, and the least of the bases' medians."""
-    return [
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How an engine's inferences compare with another's, in the median of rounds.
+
+    ``theirs_ms``: of the other, the median inference.
+    ``ratio``: over the other's, of the median inference.
+    ``more_us``: the median inference less the other's.
+    """
+
+    theirs_ms: float
+    ratio: float
+    more_us: float
+
+
+def pace_over(ours: Sequence[Burst], *bases: Sequence[Burst]) -> Pace:
+    """Compare an engine's rounds with those of others, of which in each round the faster counts.
+
+    Pairing cancels what slows a whole round down.
+    """
+    rounds = [
         (statistics.median(own.wall_s), min(statistics.median(each.wall_s) for each in others))
         for own, *others in zip(ours, *bases, strict=True)
     ]
+    return Pace(
+        1e3 * statistics.median(theirs for _, theirs in rounds),
+        median_ratio(rounds),
+        1e6 * statistics.median(own - theirs for own, theirs in rounds),
+    )
 
 
 def time_inferences(infer: Callable[[], Any], duration_s: float) -> list[float]:

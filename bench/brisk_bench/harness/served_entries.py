@@ -39,6 +39,8 @@ class TritonPythonModel:
         responses = []
         for request in requests:
             feeds = {{tensor.name(): tensor.as_numpy() for tensor in request.inputs()}}
+            for name in {scalars}:
+                feeds[name] = feeds[name].reshape(())
             outputs = self.session.run(self.names, feeds)
             tensors = [pb_utils.Tensor(*pair) for pair in zip(self.names, outputs)]
             responses.append(pb_utils.InferenceResponse(tensors))
@@ -98,11 +100,24 @@ def sample_file(label: str) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """One input or output as Triton's configuration names it; -1 is any size."""
+    """One input or output of a model; -1 is any size. Without ``dims``: a scalar."""
 
     name: str
     datatype: str
     dims: Sequence[int]
+
+    def line(self, side: str, *, batched: bool = False) -> str:
+        """Return its line of ``config.pbtxt``; ``side``: ``input`` or ``output``.
+
+        ``batched``: its first size is the batch's. Triton knows no scalars but as a batch's
+        members, so of any others clients give and get arrays of one element.
+        """
+        dims = list(self.dims)[batched:]
+        reshape = " reshape { shape: [ ] }" if batched and not dims else ""
+        return (
+            f"{side} [ {{ name: {json.dumps(self.name)} data_type: {self.datatype} "
+            f"dims: {dims or [1]}{reshape} }} ]\n"
+        )
 
 
 Signature: TypeAlias = tuple[Sequence[Tensor], Sequence[Tensor]]
@@ -139,8 +154,7 @@ def parameter(key: str, value: object) -> str:
 def described(signature: Signature) -> str:
     """Return the lines of ``config.pbtxt`` that describe inputs and outputs."""
     return "".join(
-        f"{side} [ {{ name: {json.dumps(tensor.name)} data_type: {tensor.datatype} "
-        f"dims: {list(tensor.dims)} }} ]\n"
+        tensor.line(side)
         for side, tensors in zip(("input", "output"), signature, strict=True)
         for tensor in tensors
     )
@@ -183,9 +197,14 @@ def write_python_entry(
 ) -> None:
     """Write an entry ``name`` of the Python backend.
 
-    ``source`` is formatted with ``values``, the names of its ``inputs`` and its first ``output``.
+    ``source`` is formatted with ``values``, the names of its ``inputs``, those of them that are
+    ``scalars``, and its first ``output``.
     """
     inputs, outputs = signature
-    described = {"inputs": [each.name for each in inputs], "output": outputs[0].name}
+    described = {
+        "inputs": [each.name for each in inputs],
+        "scalars": [each.name for each in inputs if not each.dims],
+        "output": outputs[0].name,
+    }
     folder = write_config(repository, name, signature, "python")
     (folder / "model.py").write_text(source.format(**described, **values).lstrip())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from tritonclient.utils import np_to_triton_dtype
 
 from brisk_bench.engines.case import Case
 from brisk_bench.harness.peer_backends import ONNXRUNTIME
-from brisk_bench.harness.served_entries import Tensor, parameter, place_model
+from brisk_bench.harness.served_entries import parameter, place_model
 
 BRISK, PYTHON, JOINED, CPP = "Brisk", "Python, one by one", "Python, joined", "C++ backend"
 
@@ -54,10 +53,13 @@ class TritonPythonModel:
         return responses
 
     def read(self, request):
-        return {{
+        feeds = {{
             name: pb_utils.get_input_tensor_by_name(request, name).as_numpy()
             for name in self.inputs
         }}
+        for name in {scalars}:
+            feeds[name] = feeds[name].reshape(())
+        return feeds
 
     def answer(self, feeds):
         return self.response(self.session.run(self.outputs, feeds))
@@ -115,7 +117,7 @@ def write_entry(
     text = f'name: "{name}"\nbackend: "{backend}"\n'
     text += f"max_batch_size: {MOST_ROWS if rows else 0}\n"
     for kind, tensors in zip(("input", "output"), case.signature, strict=True):
-        text += "".join(_described(kind, tensor, rows) for tensor in tensors)
+        text += "".join(each.line(kind, batched=rows) for each in tensors)
     text += "instance_group [ { count: 1 kind: KIND_CPU } ]\n"
     if batching:
         text += "dynamic_batching { }\n"
@@ -130,20 +132,10 @@ def write_entry(
         spins=int(setting.spins),
         file=str(case.file),
         inputs=list(case.inputs),
+        scalars=[each.name for each in case.signature[0] if not each.dims],
         joins=side == JOINED,
     )
     (folder / "model.py").write_text(source.lstrip())
-
-
-def _described(kind: str, tensor: Tensor, rows: bool) -> str:
-    dims = list(tensor.dims)[rows:]
-    reshape = ""
-    if not dims:
-        dims, reshape = [1], " reshape { shape: [ ] }"
-    return (
-        f"{kind} [ {{ name: {json.dumps(tensor.name)} data_type: {tensor.datatype} "
-        f"dims: {dims}{reshape} }} ]\n"
-    )
 
 
 # Requests as bytes, made once.

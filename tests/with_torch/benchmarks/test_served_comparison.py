@@ -8,7 +8,7 @@ import pytest
 from brisk_bench.engines.case import case_of
 from brisk_bench.harness.report import Report
 from brisk_bench.harness.sampling import Burst
-from brisk_bench.served import Answered, checks_of, measure, ratio, write_entries
+from brisk_bench.served import Answered, checks_of, measure, rows_of, write_entries
 from support.models.graph_models import model
 
 
@@ -16,11 +16,16 @@ def bursts(*medians_s: float) -> list[Burst]:
     return [Burst([median_s] * 3, 0.01) for median_s in medians_s]
 
 
+def ratios(measured: dict[str, list[Burst]]) -> dict[str, float]:
+    return {
+        row["engine"]: row["ratio_to_onnxruntime"] for row in rows_of("m", Answered(measured, {}))
+    }
+
+
 def test_rounds_are_compared_pair_by_pair() -> None:
     """The second round was twice as slow for both, which is the machine's doing."""
     measured = {"brisk": bursts(1.1, 2.2, 1.1), "onnxruntime": bursts(1.0, 2.0, 1.0)}
-    assert ratio(measured, "brisk") == pytest.approx(1.1)
-    assert ratio(measured, "onnxruntime") == 1.0
+    assert ratios(measured) == {"brisk": pytest.approx(1.1), "onnxruntime": 1.0}
 
 
 def test_the_faster_of_onnx_runtime_s_two_settings_counts_in_each_round() -> None:
@@ -29,7 +34,7 @@ def test_the_faster_of_onnx_runtime_s_two_settings_counts_in_each_round() -> Non
         "onnxruntime": bursts(1.0, 2.0, 1.0),
         "onnxruntime spinning": bursts(3.0, 1.0, 3.0),
     }
-    assert ratio(measured, "brisk") == pytest.approx(1.1)
+    assert ratios(measured)["brisk"] == pytest.approx(1.1)
 
 
 def checked(**medians_s: float) -> dict[str, tuple[object, object, bool]]:
@@ -41,28 +46,32 @@ def checked(**medians_s: float) -> dict[str, tuple[object, object, bool]]:
 def test_brisk_is_held_against_every_peer_behind_triton_and_its_answer_against_the_right_one() -> (
     None
 ):
-    found = checked(brisk=0.024, onnxruntime=0.02, onnxruntime_backend=0.022)
+    found = checked(brisk=0.024, onnxruntime=0.02, onnxruntime_backend=0.023)
     ours = "m through Triton: brisk"
-    assert found[f"{ours} / Python backend with onnxruntime"] == (1.2, "<= 1.15", False)
-    assert found[f"{ours} / Triton's onnxruntime backend"] == (1.091, "<= 1.15", True)
+    assert found[f"{ours} / Python backend with onnxruntime"] == (1.2, "<= 1.05", False)
+    assert found[f"{ours} / Triton's onnxruntime backend"] == (1.043, "<= 1.05", True)
     assert found[f"{ours}'s answer agrees with onnxruntime's"][2]
-    small = checked(brisk=0.0012, onnxruntime=0.0009)
-    assert small[f"{ours} / Python backend with onnxruntime"] == (1.333, "<= 1.5", True)
+    small = checked(brisk=0.00092, onnxruntime=0.0009, onnxruntime_backend=0.000911)
+    assert small[f"{ours} - Python backend with onnxruntime, us"] == (20.0, "<= 10", False)
+    assert small[f"{ours} - Triton's onnxruntime backend, us"] == (9.0, "<= 10", True)
 
 
 @pytest.mark.server
-def test_a_model_of_anybody_s_is_measured_through_a_real_server(tmp_path: Path) -> None:
+def test_models_of_anybody_s_are_measured_through_a_real_server(tmp_path: Path) -> None:
     text = "g (float[batch,3] x) => (float[batch,3] y) {y = Neg(x)}"
     onnx.save(model(text), tmp_path / "tiny.onnx")
     onnx.save(model("g (float x) => (float y) {y = Neg(x)}"), tmp_path / "scalar.onnx")
     files = {name: tmp_path / f"{name}.onnx" for name in ("tiny", "scalar")}
     report = Report("served", {}, {}, [], [])
     measure(report, True, 2, files, None)
-    rows = {row["engine"]: row for row in report.rows}
-    assert set(rows) == {"brisk", "onnxruntime", "onnxruntime spinning"}
+    rows = {(row["model"], row["engine"]): row for row in report.rows}
+    assert set(rows) == {
+        (model, engine)
+        for model in ("tiny served", "scalar served")
+        for engine in ("brisk", "onnxruntime", "onnxruntime spinning")
+    }
     assert all(row["agrees"] for row in rows.values())
-    assert any("scalar is not measured through Triton" in note for note in report.notes)
-    assert len(report.checks) == 2
+    assert len(report.checks) == 5
 
 
 def test_every_engine_serves_the_same_model_under_the_same_configuration(tmp_path: Path) -> None:
