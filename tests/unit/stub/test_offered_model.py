@@ -8,6 +8,7 @@ import importlib
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import ModuleType, SimpleNamespace
@@ -47,6 +48,9 @@ class Opening:
         self.is_closed = self.is_given_up = False
         self.made.append(self)
 
+    def expect(self, row_ns: int) -> None:
+        self.expected_ns = row_ns
+
     def close(self) -> None:
         self.is_closed = True
 
@@ -70,24 +74,36 @@ def offered(logged: list[str]) -> OfferedModel:
     return OfferedModel(MODEL, lambda record: None, lambda level, text: logged.append(text))
 
 
-def an_offer() -> Offer:
-    return Offer(ComputeInStub(1, "/prepared", 100_000), os.open(os.devnull, os.O_RDONLY))
+def an_offer(row_ns: int = 100_000) -> Offer:
+    return Offer(ComputeInStub(1, "/prepared", row_ns), os.open(os.devnull, os.O_RDONLY))
 
 
 def is_open(descriptor: int) -> bool:
     return os.path.exists(f"/proc/self/fd/{descriptor}")
 
 
-def test_a_second_offer_is_declined_while_the_first_one_stands(
+def test_of_a_second_offer_only_the_time_of_a_row_is_taken_while_the_first_one_stands(
     offered: OfferedModel, opening: type[Opening]
 ) -> None:
     offered.take(an_offer())
     opening.may_go_on.set()
     wait_until(lambda: offered.local is not None, "the model")
-    second = an_offer()
+    assert opening.made[0].expected_ns == 100_000
+    second = an_offer(row_ns=1_000)
     offered.take(second)
     assert not is_open(second.gate)
     assert len(opening.made) == 1
+    assert opening.made[0].expected_ns == 1_000
+
+
+def test_an_offer_that_comes_while_the_model_is_opened_says_what_to_expect(
+    offered: OfferedModel, opening: type[Opening]
+) -> None:
+    offered.take(an_offer())
+    offered.take(an_offer(row_ns=1_000))
+    opening.may_go_on.set()
+    wait_until(lambda: offered.local is not None, "the model")
+    assert opening.made[0].expected_ns == 1_000
 
 
 def test_a_model_that_is_taken_back_while_it_is_opened_is_not_computed_here(
@@ -219,3 +235,36 @@ def test_the_worker_is_told_once_that_a_run_took_too_long(small: Small) -> None:
     assert small.answer(1) is None
     assert small.answer(1) is None
     assert [(each.answered, each.gives_up) for each in small.told] == [(1, True)]
+
+
+def test_a_run_that_gets_no_processor_for_a_while_is_not_ended(small: Small) -> None:
+    """As in a container whose quota of processor time is used up."""
+
+    def stalled(x: np.ndarray) -> np.ndarray:
+        time.sleep(0.3)  # six times TOO_LONG_NS
+        return -x
+
+    small.run = stalled
+    assert small.answer(1) is not None
+    assert not small.made._guard.has_ended_it
+    assert not small.made.is_given_up
+
+
+def test_a_run_that_computes_too_long_is_ended_before_it_counts_as_hanging(small: Small) -> None:
+    def endless(x: np.ndarray) -> np.ndarray:
+        while not small.made._guard.has_ended_it and time.thread_time() - begun_s < 30.0:
+            x = -x
+        raise RuntimeError("terminated")
+
+    small.run, begun_s = endless, time.thread_time()
+    assert small.answer(1) is None
+    assert small.made.is_given_up
+    assert time.thread_time() - begun_s < 0.9  # HANGS_NS
+
+
+def test_a_stub_that_expected_too_much_computes_once_it_is_told_less(small: Small) -> None:
+    """An offer's time of a row may come from runs during which others had the processors."""
+    small.made.expect(5_000_000)
+    assert [small.answer(1) for _ in range(100)] == 100 * [None]
+    small.made.expect(100_000)
+    assert small.answer(1) is not None

@@ -45,14 +45,16 @@ twice the rows takes less than twice the time."""
 
 MOST_ROWS = 1 << 20
 
-TOO_LONG_NS = 50_000_000
-"""The time after which a run is ended, and the worker computes the model from then on."""
+TOO_LONG_NS, HANGS_NS, COMPUTES_NS = 50_000_000, 1_000_000_000, 20_000_000
+"""The age at which a run is ended that has had COMPUTES_NS of a processor while it was watched,
+and at which any run is; then the worker computes the model for good. A run that gets no processor,
+as in a container that has used up its quota, is no fault of the model."""
 
 LOOK_S = 0.05
 """The time between two checks of a run: each takes the interpreter from Triton's thread."""
 
 SUSPECT_NS = 10_000_000
-"""The age from which on a checked run is checked again when it is ``TOO_LONG_NS`` old."""
+"""The age from which on a checked run is checked again sooner than after LOOK_S."""
 
 _QUIET_LOOKS = 20
 """The number of successive checks without a run after which the guard sleeps until the next
@@ -113,6 +115,10 @@ class LocalModel:
         self._tells_at_ns = time.monotonic_ns() + TELL_NS
         self._guard = Guard()
         self.is_given_up = False
+
+    def expect(self, row_ns: int) -> None:
+        """Expect ``row_ns`` a row, and forget what was learned. Any thread may call this."""
+        self._expected_ns = {1: float(row_ns)}
 
     def answer(
         self, requests: Sequence[Any], entry: Entry, account: RequestAccount
@@ -229,7 +235,7 @@ class LocalModel:
 
         own = control()
         self._options = own.options(shrinks_arena=self._shrinks_arena)
-        self._guard.control = own
+        self._guard.watch_own(own)
         return self._options
 
     def _clean_up(self, account: RequestAccount) -> None:
@@ -343,11 +349,17 @@ class Guard:
     def __init__(self) -> None:
         self.begun_ns = 0
         self.control: RunControl | None = None
+        self._clock = time.CLOCK_MONOTONIC  # until the running thread gives its processor time
         self.is_awake = False
         self.has_ended_it = False
         self._busy = threading.Event()
         self._closing = False
         threading.Thread(target=self._watch, name="brisk-guard", daemon=True).start()
+
+    def watch_own(self, control: RunControl) -> None:
+        """Watch the runs of the calling thread."""
+        self._clock = time.pthread_getcpuclockid(threading.get_ident())
+        self.control = control
 
     def wake(self) -> None:
         self.is_awake = True
@@ -359,6 +371,7 @@ class Guard:
 
     def _watch(self) -> None:
         quiet, pause_s = 0, LOOK_S
+        seen_ns = seen_at_ns = 0
         while self._busy.wait() and not self.has_ended_it:
             if self._closing and not self.begun_ns:  # a run under way is watched to its end
                 return
@@ -367,12 +380,16 @@ class Guard:
             begun_ns, control = self.begun_ns, self.control
             if begun_ns and control is not None:
                 quiet, age_ns = 0, time.monotonic_ns() - begun_ns
-                if age_ns >= TOO_LONG_NS:
+                computed_ns = time.clock_gettime_ns(self._clock)
+                if begun_ns != seen_ns:
+                    seen_ns, seen_at_ns = begun_ns, computed_ns
+                left_ns = COMPUTES_NS - (computed_ns - seen_at_ns)
+                if age_ns >= HANGS_NS or (age_ns >= TOO_LONG_NS and left_ns <= 0):
                     # if the run ends just now, the next one fails, and the worker computes it
                     self.has_ended_it = True
                     control.end()
                 elif age_ns >= SUSPECT_NS:
-                    pause_s = (TOO_LONG_NS - age_ns) / 1e9
+                    pause_s = min(LOOK_S, max(TOO_LONG_NS - age_ns, left_ns) / 1e9)
                 continue
             quiet += 1
             if quiet == _QUIET_LOOKS:

@@ -35,11 +35,16 @@ class OfferedModel:
         self._log = log
         self._offer: Offer | None = None
         """The offer that stands, accepted or being accepted; None if there is none."""
+        self._row_ns = 0
+        """The time of a row in the last offer."""
         self._is_given_up = False
         """Whether a run took too long here: then workers compute the model for good."""
 
     def take(self, offer: Offer | None) -> None:
-        """Accept the worker's offer of the model, or close a further one; None withdraws it."""
+        """Accept the worker's offer of the model; of a further one, only its time of a row. None
+        withdraws the offer."""
+        if offer is not None:
+            self._row_ns = offer.record.row_ns
         if offer is None:
             self._offer = None
             local, self.local = self.local, None
@@ -48,6 +53,8 @@ class OfferedModel:
                 local.close()
         elif self._offer is not None or self._is_given_up:
             os.close(offer.gate)
+            if self.local is not None:
+                self.local.expect(self._row_ns)
         else:
             self._offer = offer
             threading.Thread(
@@ -65,6 +72,7 @@ class OfferedModel:
             if self._offer is offer:
                 self._offer = None
             return
+        local.expect(self._row_ns)
         self.local = local
         if self._offer is not offer:  # it was taken back meanwhile
             self.local = None

@@ -169,6 +169,20 @@ def test_what_a_run_takes_longer_beside_others_does_not_count(stub: Stub) -> Non
     assert offer.row_ns == SMALL_NS // 2
 
 
+def test_a_stub_that_was_told_too_long_a_time_is_told_anew(stub: Stub) -> None:
+    """The one run measured by then may have waited for a processor for most of its time."""
+    (offer,) = stub.pass_s(90, 1000)
+    assert isinstance(offer, ComputeInStub)
+    assert stub.binding.lone_run is not None
+    profile, _ = stub.binding.lone_run
+    profile.learn(70_000)
+    assert stub.pass_s(10, 1000) == []
+    profile.learn(2_000)
+    (again,) = stub.pass_s(10, 1000)
+    assert isinstance(again, ComputeInStub)
+    assert (offer.row_ns, again.row_ns) == (100_000, 2_000)
+
+
 def test_what_its_stub_gives_up_is_taken_back_and_never_offered_again(stub: Stub) -> None:
     (offer,) = stub.pass_s(90, 1000)
     assert isinstance(offer, ComputeInStub)

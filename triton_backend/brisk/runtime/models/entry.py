@@ -59,8 +59,9 @@ class Binding:
     """The sequences; None if the model has no states."""
     lone_run: tuple[RunProfile, int] | None = None
     """The profile of the last run of one request, and that request's rows."""
-    is_offered: bool = False
-    """Whether the peer, a stub, may compute the model itself (``offering``)."""
+    offered_ns: int | None = None
+    """The time of a row that the peer, a stub, was told with the offer to compute the model itself
+    (``offering``); None without an offer."""
     is_refused: bool = False
     """Whether the peer may never compute the model itself."""
     seen: int = 0

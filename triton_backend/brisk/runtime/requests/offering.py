@@ -38,6 +38,11 @@ increase for each MiB of weights, which such a session may pack for itself."""
 COLD = 0.1
 """The fraction of that rate below which a session is given back."""
 
+RENEWED = 0.5
+"""The fraction of the time of a row that a stub was told, below which it is told anew: the first
+runs may have been measured while others had the processors, and a stub that expects too long a run
+leaves it to the worker for ever."""
+
 RATE_OVER_S = 15.0
 """The time constant of the moving average of a model's rate of answers."""
 
@@ -74,9 +79,13 @@ class Offering:
                 binding.rate = averaged(binding.rate, came, passed_s)
                 is_fit = not SPANS.is_on and self._is_fit(entry, binding)
                 least = least_rate(binding)
-                if binding.is_offered and (not is_fit or binding.rate < COLD * least):
+                offered_ns = binding.offered_ns
+                if offered_ns is None:
+                    if is_fit and binding.rate >= least:
+                        self._offer(entry, binding)
+                elif not is_fit or binding.rate < COLD * least:
                     self._take_back(binding)
-                elif not binding.is_offered and is_fit and binding.rate >= least:
+                elif _row_ns(binding) < RENEWED * offered_ns:
                     self._offer(entry, binding)
 
     def _is_fit(self, entry: SessionEntry, binding: Binding) -> bool:
@@ -106,13 +115,14 @@ class Offering:
                 binding.is_refused = True
                 return
             model = binding.model.model
-            offer = ComputeInStub(model, str(prepared), max(1, int(_row_ns(binding))))
+            row_ns = max(1, int(_row_ns(binding)))
             assert self._gate is not None
+            offer = ComputeInStub(model, str(prepared), row_ns)
             self._connections.send(binding.peer, offer, os.dup(self._gate))
-            binding.is_offered = True
+            binding.offered_ns = row_ns
 
     def _take_back(self, binding: Binding) -> None:
-        binding.is_offered = False
+        binding.offered_ns = None
         self._connections.send(binding.peer, ComputeNoMore(binding.model.model))
 
     def computed(self, peer: Peer, record: ComputedInStub) -> None:
@@ -124,7 +134,7 @@ class Offering:
         binding.answered += record.answered
         if len(record.durations) == len(binding.durations):
             binding.durations = [*map(add, binding.durations, record.durations)]
-        if record.gives_up and binding.is_offered:
+        if record.gives_up and binding.offered_ns is not None:
             binding.is_refused = True
             self._take_back(binding)
             text = f"a run of model '{binding.model.name}' took too long in its stub"
@@ -134,7 +144,8 @@ class Offering:
     def gone(self, peer: Peer) -> None:
         """Note the end of a connection. A stub that gave no notice may have died of its model."""
         if peer.parent and not peer.is_leaving:
-            offered = [each for each in self._sessions.bindings_of(peer) if each.is_offered]
+            bindings = self._sessions.bindings_of(peer)
+            offered = (each for each in bindings if each.offered_ns is not None)
             self._missing += [(peer, binding.model) for binding in offered]
 
     def _judge_missing(self) -> None:
