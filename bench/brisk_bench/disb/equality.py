@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+import statistics
 import tempfile
 import threading
 import time
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,8 +42,13 @@ SETTLING_RUNS = 20
 INTERRUPTED_CLASSES = ("besteffort", "normal")
 
 LATEST_MOMENT = 0.75
-"""The latest interruption, as a share of a run's time alone: a request takes a while to reach the
+"""The latest interruption, as a share of a run's time: a request takes a while to reach the
 worker."""
+
+RECENT = 5
+"""The runs whose median says when the next one begins and how long it lasts. On a busy machine a
+best-effort run waits for a processor, and gets little of it: a moment of a run's time alone would
+lie before its beginning."""
 
 MOST_ATTEMPTS = 10
 """The most attempts, as a multiple of the interruptions wanted. Some requests come when the run
@@ -92,15 +99,21 @@ def _interrupt(probed: Mapping[str, ProbedModel], job_class: str, points: int) -
     urgent, background = probed["urgent"], probed["background"]
     source = random.Random(0)
     expected = background.settle(job_class, SETTLING_RUNS)
-    alone_s = min(background.ask(job_class).total_ns for _ in range(SETTLING_RUNS)) / 1e9
+    recent = deque((background.ask(job_class) for _ in range(RECENT)), maxlen=RECENT)
     attempts = interrupted = wrong = 0
     with counting_interruptions(background.place) as has_more:
         while interrupted < points and attempts < MOST_ATTEMPTS * points:
-            moment_s = source.random() * LATEST_MOMENT * alone_s
+            share = source.random() * LATEST_MOMENT
+            begins_ns = statistics.median(each.started_ns - each.submitted_ns for each in recent)
+            lasts_ns = statistics.median(each.answered_ns - each.started_ns for each in recent)
+            moment_s = (begins_ns + share * lasts_ns) / 1e9
             _, run = interrupt(urgent, background, job_class, moment_s)
             wrong += run.outputs != expected.outputs
-            interrupted += has_more()
             attempts += 1
+            if has_more():
+                interrupted += 1
+            else:
+                recent.append(run)
     return Outcome(attempts, interrupted, wrong)
 
 
