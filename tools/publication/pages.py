@@ -102,7 +102,10 @@ def _index(runs: Mapping[str, PublishedRun], flaws: Mapping[str, str]) -> Iterat
     yield f"\n## Without a page\n\nTheir rows are in the JSON only.\n{_HEADER}"
     yield from (_index_line(*each) for each in others if not flaws[each[2].file])
     rest = [each for each in (*with_page, *others) if flaws[each[2].file]]
-    lines = [f"- [{title}]({place}): {flaws[run.file]}{_of(run)}\n" for title, place, run in rest]
+    lines = [
+        f"- [{title}]({place}): {flaws[run.file]}{f' ({_commit(run)})' if run.commit else ''}\n"
+        for title, place, run in rest
+    ]
     yield _section("\n## Short runs, and those of other commits\n\n", lines)
 
 
@@ -117,11 +120,6 @@ def _index_line(title: str, place: str, run: PublishedRun) -> str:
         _commit(run),
         f"`{run.command}`",
     )
-
-
-def _of(run: PublishedRun) -> str:
-    """The commit of a run, behind its flaws; empty if it was not measured by us."""
-    return f" ({_commit(run)})" if run.commit else ""
 
 
 def _machine(run: PublishedRun) -> str:
