@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from brisk.protocol.gate_page import GatePage
 from brisk.protocol.runtime_paths import RuntimePaths
-from brisk.runtime.preemption.gate import GatePage
 from brisk.stub.runtime_client.client import RuntimeClient
 from support.runtime.runtime_process import Answer, background_worker_of, submit
 from support.runtime.runtime_processes import hurry_helpers

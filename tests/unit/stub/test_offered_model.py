@@ -19,7 +19,9 @@ import pytest
 
 from brisk.errors import UnavailableError
 from brisk.protocol.records import ComputedInStub, ComputeInStub, LoadModel
-from brisk.stub.offered_model import OfferedModel
+from brisk.stub.local import local_program
+from brisk.stub.local.local_program import MOST_ROWS, LocalProgram
+from brisk.stub.local.offered_model import OfferedModel
 from brisk.stub.runtime_client.worker_connection import Offer
 from brisk.telemetry.statistics import RequestAccount, Statistics
 from support.waiting import PATIENCE_S, wait_until
@@ -58,7 +60,7 @@ class Opening:
 @pytest.fixture(autouse=True)
 def opening(monkeypatch: pytest.MonkeyPatch) -> type[Opening]:
     Opening.may_go_on, Opening.refused, Opening.made = threading.Event(), False, []
-    module = ModuleType("brisk.stub.local_model")
+    module = ModuleType("brisk.stub.local.local_model")
     module.LocalModel = Opening  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
     return Opening
@@ -75,7 +77,7 @@ def offered(logged: list[str]) -> OfferedModel:
 
 
 def an_offer(row_ns: int = 100_000) -> Offer:
-    return Offer(ComputeInStub(1, "/prepared", row_ns), os.open(os.devnull, os.O_RDONLY))
+    return Offer(ComputeInStub(1, "/prepared", row_ns, 1), os.open(os.devnull, os.O_RDONLY))
 
 
 def is_open(descriptor: int) -> bool:
@@ -192,19 +194,22 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[Small]:
     utils.Tensor = lambda name, array: array  # type: ignore[attr-defined]
     utils.InferenceResponse = list  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, utils.__name__, utils)
-    monkeypatch.delitem(sys.modules, "brisk.stub.local_model")
-    module = importlib.import_module("brisk.stub.local_model")
+    monkeypatch.delitem(sys.modules, "brisk.stub.local.local_model")
+    module = importlib.import_module("brisk.stub.local.local_model")
     own = Small()
     type_ = SimpleNamespace(shape=(None, 4))
     plan = SimpleNamespace(outputs=[SimpleNamespace(type=type_)])
-    monkeypatch.setattr(module, "_open", lambda *_: (SimpleNamespace(plan=plan), False))
-    monkeypatch.setattr(module, "_loaded_segments", lambda program: [])
-    monkeypatch.setattr(module, "_run_of", lambda program: own.compute)
+    program: Any = SimpleNamespace(plan=plan, segments=SimpleNamespace(current=list))
+
+    def opened(model: LoadModel, prepared: str, threads: int) -> LocalProgram:
+        return LocalProgram(threads, program, own.compute, MOST_ROWS)
+
+    monkeypatch.setattr(local_program, "open_program", opened)
     gate = os.memfd_create("gate")
     os.ftruncate(gate, 4096)
     model = MODEL._replace(batching=True)
     own.made = module.LocalModel(
-        model, ComputeInStub(1, "/prepared", 100_000), gate, own.told.append
+        model, ComputeInStub(1, "/prepared", 100_000, 1), gate, own.told.append
     )
     yield own
     own.made.close()
@@ -224,8 +229,7 @@ def test_joined_requests_whose_output_cannot_be_divided_are_computed_once_in_vai
 
 def test_the_worker_is_told_once_that_a_run_took_too_long(small: Small) -> None:
     assert small.answer(1) is not None
-    for size in small.made._expected_ns:  # the first run may have imported ONNX Runtime
-        small.made._expected_ns[size] = 1e5
+    small.made._programs.current.expect(1e5)  # the first run may have imported ONNX Runtime
 
     def hang(x: np.ndarray) -> np.ndarray:
         wait_until(lambda: small.made._guard.has_ended_it, "the guard")
@@ -264,7 +268,7 @@ def test_a_run_that_computes_too_long_is_ended_before_it_counts_as_hanging(small
 
 def test_a_stub_that_expected_too_much_computes_once_it_is_told_less(small: Small) -> None:
     """An offer's time of a row may come from runs during which others had the processors."""
-    small.made.expect(5_000_000)
+    small.made.expect(50_000_000)
     assert [small.answer(1) for _ in range(100)] == 100 * [None]
     small.made.expect(100_000)
     assert small.answer(1) is not None

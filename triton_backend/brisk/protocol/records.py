@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias, get_args
 from brisk.protocol.status import Status
 from brisk.tuning import SessionTuning
 
-PROTOCOL_VERSION = 25
+PROTOCOL_VERSION = 26
 
 DEFAULT_MAX_RUN_NS = 600_000_000_000
 
@@ -248,18 +248,19 @@ class Failure(NamedTuple):
 
 
 class ComputeInStub(NamedTuple):
-    """Allows the stub to compute requests of ``model`` itself: normal ones of so many rows that a
-    run takes a millisecond or two.
+    """Allows the stub to compute requests of ``model`` itself: normal ones of so few rows that a
+    run takes some milliseconds. A further one changes what the first one says.
 
-    The record is sent with a descriptor of the gate, a page that begins with the number of
-    real-time requests in flight.
+    The record is sent with a descriptor of the gate (``brisk.protocol.gate_page``).
     """
 
     model: int
     prepared: str
     """The path of the model's prepared form."""
     row_ns: int
-    """The time of a run of one row."""
+    """The time of a run of one row on all processors."""
+    threads: int
+    """The number of threads of a run in the worker: a run in the stub may take as many."""
 
 
 class ComputeNoMore(NamedTuple):

@@ -29,8 +29,8 @@ from brisk.protocol.stub_process import (
 from brisk.settings import check_settings, metrics_interval_s, realtime_niceness
 from brisk.stub.config.entry import Entry, find_model, read_entry
 from brisk.stub.config.parameters import REALTIME
+from brisk.stub.local.offered_model import OfferedModel
 from brisk.stub.metrics import Publisher
-from brisk.stub.offered_model import OfferedModel
 from brisk.stub.runtime_client.client import RuntimeClient, decline
 from brisk.stub.runtime_client.runtime_process import NICENESS, start_if_absent
 from brisk.telemetry import STATISTICS

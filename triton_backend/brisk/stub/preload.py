@@ -27,7 +27,7 @@ def _import_onnxruntime() -> None:
     with contextlib.suppress(Exception), one_blas_thread():
         if not computes_in_stubs():
             return
-        import brisk.stub.local_model  # noqa: F401
+        import brisk.stub.local.local_model  # noqa: F401
         from brisk.segments.onnxruntime import onnxruntime
         from brisk.segments.prepared.form import PreparedModel  # noqa: F401
         from brisk.segments.starting import open_warm_program  # noqa: F401

@@ -23,7 +23,7 @@ from brisk.stub.config.parameters import (
     trace_context,
 )
 from brisk.stub.joining import Group, ReadRequest, joined
-from brisk.stub.offered_model import OfferedModel
+from brisk.stub.local.offered_model import OfferedModel
 from brisk.stub.response import CancellationWatcher, Counted, TritonReply, send_nothing
 from brisk.stub.runtime_client.client import (
     EYES_OPEN_NS,

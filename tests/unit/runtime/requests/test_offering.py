@@ -72,7 +72,7 @@ class Stub:
         profile.learn(100_000)
         self.binding.lone_run = profile, 1
         self._gate = Gate()
-        self._offering = Offering(self._connections, table, self._gate.descriptor)
+        self._offering = Offering(self._connections, table, self._gate.descriptor, threads=4)
         self._now_ns = 0
         self._offering.look(self._now_ns)
 

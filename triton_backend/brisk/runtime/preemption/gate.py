@@ -13,37 +13,18 @@ and nothing in between. Fields may be of different moments: one segment may be j
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import fcntl
 import mmap
 import os
 import signal
 
+from brisk.protocol.gate_page import GatePage, wake_waiting
 from brisk.scheduling.policies import Realtime
 
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | 0x0010  # F_SEAL_FUTURE_WRITE
 
 RECHECK_S = 0.01
 """The time that a held segment sleeps before the policy is asked again."""
-
-
-class GatePage(ctypes.Structure):
-    """The words of the page; 0 means unknown.
-
-    The background worker writes those from ``segment_runs`` on.
-    ``process``: the background worker's process number, 0 if there is none.
-    """
-
-    count: int
-    end_ns: int
-    deadline_ns: int
-    segment_runs: int
-    is_held: int
-    process: int
-    _fields_ = [
-        (name, ctypes.c_int64)
-        for name in ("count", "end_ns", "deadline_ns", "segment_runs", "is_held", "process")
-    ]
 
 
 class Gate:
@@ -66,9 +47,13 @@ class Gate:
     # --- the foreground worker, and the supervisor after that has died ----------------------
 
     def close(self, count: int, deadline_ns: int | None) -> None:
-        """Note ``count`` real-time jobs, at least 1; the first one is due at ``deadline_ns``."""
+        """Note ``count`` real-time jobs, at least 1; the first one is due at ``deadline_ns``. Wake
+        the threads of stubs whose runs give way to them."""
+        was_open = self.is_open
         self.page.deadline_ns = deadline_ns or 0
         self.page.count = count
+        if was_open:
+            wake_waiting(self.page)
 
     def expect_end(self, end_ns: int | None) -> None:
         """Note when the real-time run that begins now is expected to end; None: unknown."""

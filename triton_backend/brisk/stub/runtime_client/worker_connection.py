@@ -34,7 +34,7 @@ again."""
 
 
 class Offer(NamedTuple):
-    """A worker's offer to compute the model in this process (``brisk.stub.offered_model``).
+    """A worker's offer to compute the model in this process (``brisk.stub.local.offered_model``).
 
     ``gate``: a descriptor, which the receiver of the offer closes.
     """

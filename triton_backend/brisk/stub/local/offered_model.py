@@ -12,7 +12,7 @@ from brisk.protocol.records import ComputedInStub, LoadModel
 from brisk.stub.runtime_client.worker_connection import Offer
 
 if TYPE_CHECKING:
-    from brisk.stub.local_model import LocalModel
+    from brisk.stub.local.local_model import LocalModel
 
 
 class OfferedModel:
@@ -64,7 +64,7 @@ class OfferedModel:
     def _open(self, offer: Offer) -> None:
         """Import ONNX Runtime and open the offered model. Runs in its own thread."""
         try:
-            from brisk.stub.local_model import LocalModel
+            from brisk.stub.local.local_model import LocalModel
 
             local = LocalModel(self._model, offer.record, offer.gate, self._report)
         except (BriskError, ImportError, OSError) as error:
