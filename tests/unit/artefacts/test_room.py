@@ -9,7 +9,9 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import pytest
@@ -175,6 +177,29 @@ def test_all_are_counted_only_where_they_may_be_too_many(
             room.make_room((4 << 20) + 1)
         room.make_room(0)
         assert int(tally.read_bytes()) == sum(form.stat().st_size for form in (forms[2], *added))
+
+
+def test_a_form_that_has_room_and_is_not_published_yet_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bringing it to the disk may take seconds, in which others make room for theirs."""
+    monkeypatch.setenv("BRISK_CACHE_MIB", "4")
+    first = prepared(tmp_path / "models", 0)
+    size, publish = first.stat().st_size, store.publish
+
+    def publish_late(target: Path, write: Callable[[BinaryIO], object], **options: bool) -> None:
+        def write_and_wait(file: BinaryIO) -> None:
+            write(file)
+            if target.suffix == room.ARTEFACT:
+                room.make_room(2 * size)
+
+        publish(target, write_and_wait, **options)
+
+    monkeypatch.setattr(store, "publish", publish_late)
+    assert 3 * size <= 4 * MIB < 4 * size
+    second = prepared(tmp_path / "models", 1)
+    assert second.exists()
+    assert not first.exists()
 
 
 def test_folders_that_come_and_go_while_all_are_listed_are_no_error(tmp_path: Path) -> None:

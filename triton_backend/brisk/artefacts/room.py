@@ -10,6 +10,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import stat
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -40,6 +41,10 @@ DRAFT = ".draft-"
 SWEPT, SWEEP_S = "swept", 600.0
 """The file in the directory of artefacts that was touched when remnants were last removed, and the
 time from which on that is done again."""
+
+COMPLETE = 0o400
+"""The mode of a draft that is complete and has room, and of what is published: it is replaced as a
+whole or not at all."""
 
 _DIGITS = 20
 
@@ -139,11 +144,13 @@ def check_room(needed_bytes: int) -> None:
     _check(needed_bytes, kept_artefacts(), limit_bytes)
 
 
-def make_room(needed_bytes: int) -> None:
+def make_room(needed_bytes: int, draft: int | None = None) -> None:
     """Remove artefacts until one of ``needed_bytes``, about to be published, fits within the
     limit.
 
-    Raises NoRoomError like ``check_room``, and OSError; nothing is removed then.
+    ``draft``: the descriptor of its file, which is made read-only: then others count it, too,
+    though it is not published yet. Raises NoRoomError like ``check_room``, and OSError; nothing is
+    removed then.
     """
     limit_bytes = limit()
     with open(os.open(_tally(), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+b") as tally:
@@ -155,6 +162,8 @@ def make_room(needed_bytes: int) -> None:
         tally.seek(0)
         tally.write(b"%0*d" % (_DIGITS, total_bytes))
         tally.truncate()
+        if draft is not None:
+            os.fchmod(draft, COMPLETE)
     sweep_now_and_then()
     forget_old_notes()
     skeletons.forget_unused()
@@ -213,9 +222,9 @@ def _read(tally: BinaryIO, limit_bytes: int) -> int:
 
 
 def _count_and_remove(needed_bytes: int, limit_bytes: int) -> int:
-    artefacts = kept_artefacts()
-    _check(needed_bytes, artefacts, limit_bytes)
-    total_bytes = needed_bytes + sum(each.size_bytes for each in artefacts)
+    artefacts, drafts_bytes = kept_artefacts(), _drafts_bytes()
+    _check(needed_bytes, artefacts, limit_bytes, drafts_bytes)
+    total_bytes = needed_bytes + drafts_bytes + sum(each.size_bytes for each in artefacts)
     for each in artefacts:
         if total_bytes <= limit_bytes:
             break
@@ -225,11 +234,30 @@ def _count_and_remove(needed_bytes: int, limit_bytes: int) -> int:
     return total_bytes
 
 
-def _check(needed_bytes: int, artefacts: Sequence[KeptArtefact], limit_bytes: int) -> None:
-    if needed_bytes + sum(each.size_bytes for each in artefacts) <= limit_bytes:
+def _drafts_bytes() -> int:
+    """Return the bytes of drafts that have room already and are about to be published."""
+    total_bytes = 0
+    for model in listed(store.artefacts_directory()):
+        for path in (path for folder in listed(model) for path in listed(folder)):
+            if path.name.startswith(".") and f"{ARTEFACT}." in path.name:
+                with contextlib.suppress(OSError):  # it is published just now
+                    status = path.stat()
+                    if stat.S_IMODE(status.st_mode) == COMPLETE:
+                        total_bytes += status.st_size
+    return total_bytes
+
+
+def _check(
+    needed_bytes: int,
+    artefacts: Sequence[KeptArtefact],
+    limit_bytes: int,
+    drafts_bytes: int = 0,
+) -> None:
+    taken_bytes = needed_bytes + drafts_bytes
+    if taken_bytes + sum(each.size_bytes for each in artefacts) <= limit_bytes:
         return
     held = (each for each in artefacts if _stays(each.path))
-    least_bytes = needed_bytes + sum(each.size_bytes for each in held)
+    least_bytes = taken_bytes + sum(each.size_bytes for each in held)
     if least_bytes > limit_bytes:
         raise NoRoomError(limit_bytes, least_bytes, needed_bytes)
 

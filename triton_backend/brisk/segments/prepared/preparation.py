@@ -245,10 +245,9 @@ class _Making:
         record["skeleton"] = self.skeleton
         self._compare()
         draft.finish(record)
-        os.fchmod(file.fileno(), 0o400)  # it is replaced as a whole or not at all
         # Checked before the form is there: a server may map it at once, whoever removes it then.
         self._check_unchanged(content.stamps(self.model, self.identity))
-        room.make_room(file.seek(0, os.SEEK_END))
+        room.make_room(file.seek(0, os.SEEK_END), file.fileno())
 
     def _compare(self) -> None:
         """Raise _OtherAnswersError if the segments do not answer as the whole model."""
