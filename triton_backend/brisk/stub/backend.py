@@ -110,7 +110,9 @@ class ModelInstance:
             check_settings()
             self._entry = read_entry(arguments, meanwhile=importing.start)
             self._publisher = Publisher(STATISTICS, self._log, metrics_interval_s())
-            self._offered = OfferedModel(self._entry.model, self._send, self._log)
+            self._offered = OfferedModel(
+                self._entry.model, self._send, self._log, lambda: self._connection.pending
+            )
             may_compute = (
                 self._entry.parameters.max_class != REALTIME and self._entry.sequences is None
             )

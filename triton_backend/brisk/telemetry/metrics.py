@@ -90,6 +90,11 @@ COMPUTED_IN_STUB = Metric(
     "Requests that the model's stub has computed itself, without a worker",
     MODEL_LABELS,
 )
+GIVEN_WAY = Metric(
+    "brisk_stub_runs_given_way_total",
+    "Runs in the model's stub that were ended for real-time work, and computed anew by a worker",
+    MODEL_LABELS,
+)
 LOADS = Metric(
     "brisk_loads_total",
     "Loads of a model by a worker, by their cause (the entry's load, a first request, the loss of "

@@ -186,6 +186,10 @@ class RequestAccount:
             self._statistics.count(metrics.COMPUTED_IN_STUB, self._model, requests)
             self._statistics.observe(metrics.RUN_REQUESTS, self._model, requests)
 
+    def gave_way(self) -> None:
+        """Count a run of this process that was ended for real-time work."""
+        self._statistics.count(metrics.GIVEN_WAY, self._model)
+
     def take_durations(self) -> tuple[int, ...]:
         """Return the number of requests in each class of the histogram of durations, of those that
         this process has computed itself and counted since the last call."""

@@ -28,6 +28,7 @@ from brisk.stub.config.parameters import (
     request_class,
     requested_outputs,
 )
+from brisk.stub.local.crowd import Crowd
 from brisk.stub.local.local_program import SHORT_NS, LocalProgram, LocalPrograms
 from brisk.stub.local.run_guard import COMPUTES_NS, Guard
 from brisk.telemetry.statistics import RequestAccount
@@ -57,9 +58,10 @@ class LocalModel:
         offer: ComputeInStub,
         gate: int,
         tell: Callable[[ComputedInStub], None],
+        in_flight: Callable[[], int],
     ) -> None:
         """Map the prepared form. ``gate``: a descriptor, closed here. ``tell``: sends to the
-        worker.
+        worker. ``in_flight``: counts the requests that the worker has.
 
         Raises BriskError if the prepared form cannot be used in this process, OSError if it or the
         gate cannot be mapped.
@@ -75,6 +77,7 @@ class LocalModel:
         shapes = [each.type.shape for each in self._programs.current.program.plan.outputs]
         self._has_scalars = any(not shape for shape in shapes)
         self._joins = model.batching
+        self._threads, self._crowd = offer.threads, Crowd(in_flight, offer.threads)
         self._model = offer.model
         self._tell = tell
         self._answered = self._told = self._away_until_ns = 0
@@ -223,6 +226,7 @@ class LocalModel:
             self._options = None
         if guard.has_given_way:
             guard.has_given_way = False
+            account.gave_way()
             self._away_until_ns = now_ns + AWAY_NS
         if guard.has_ended_it:
             self.is_given_up = True
@@ -232,17 +236,19 @@ class LocalModel:
         self, program: LocalProgram, rows: int, requests: Sequence[Any], begun_ns: int
     ) -> bool:
         """Whether to compute a run of so many rows in this process. A long one has no time-out to
-        keep, and gives way to real-time work."""
+        keep, gives way to real-time work, and has no others of the model waiting for it that the
+        worker would compute at the same time."""
         if not program.takes(rows):
             return False
         if program.is_short(rows):
             return True
         self._guard.gives_way = self._gate.can_wait
-        return (
-            self._gate.can_wait
-            and begun_ns >= self._away_until_ns
-            and not any(request.timeout() for request in requests)
-        )
+        if not self._gate.can_wait or begun_ns < self._away_until_ns:
+            return False
+        if any(request.timeout() for request in requests):
+            return False
+        has_all_processors = program.threads == self._threads > 1
+        return self._joins or not has_all_processors or not self._crowd.sends_on(begun_ns)
 
     def _learn(self, program: LocalProgram, rows: int, begun_ns: int, computed_ns: int) -> None:
         """Learn of a run that ends now. ``computed_ns``: the thread's processor time before it."""

@@ -26,13 +26,15 @@ class OfferedModel:
         model: LoadModel,
         report: Callable[[ComputedInStub], None],
         log: Callable[[str, str], None],
+        in_flight: Callable[[], int],
     ) -> None:
         """Begin without an offer. ``report``: sends counts of computed requests to the worker;
-        any thread may call it."""
+        any thread may call it. ``in_flight``: counts the requests that the worker has."""
         self.local: LocalModel | None = None
         self._model = model
         self._report = report
         self._log = log
+        self._in_flight = in_flight
         self._offer: Offer | None = None
         """The offer that stands, accepted or being accepted; None if there is none."""
         self._row_ns = 0
@@ -66,7 +68,9 @@ class OfferedModel:
         try:
             from brisk.stub.local.local_model import LocalModel
 
-            local = LocalModel(self._model, offer.record, offer.gate, self._report)
+            local = LocalModel(
+                self._model, offer.record, offer.gate, self._report, self._in_flight
+            )
         except (BriskError, ImportError, OSError) as error:
             self._log("info", f"model '{self._model.name}' stays in the worker: {error}")
             if self._offer is offer:

@@ -19,6 +19,7 @@ import pytest
 
 from brisk.errors import UnavailableError
 from brisk.protocol.records import ComputedInStub, ComputeInStub, LoadModel
+from brisk.runtime.preemption.gate import Gate
 from brisk.stub.local import local_program
 from brisk.stub.local.local_program import MOST_ROWS, LocalProgram
 from brisk.stub.local.offered_model import OfferedModel
@@ -42,6 +43,7 @@ class Opening:
         offer: ComputeInStub,
         gate: int,
         tell: Callable[[ComputedInStub], None],
+        in_flight: Callable[[], int],
     ) -> None:
         os.close(gate)
         assert self.may_go_on.wait(PATIENCE_S)
@@ -73,7 +75,9 @@ def logged() -> list[str]:
 
 @pytest.fixture
 def offered(logged: list[str]) -> OfferedModel:
-    return OfferedModel(MODEL, lambda record: None, lambda level, text: logged.append(text))
+    return OfferedModel(
+        MODEL, lambda record: None, lambda level, text: logged.append(text), lambda: 0
+    )
 
 
 def an_offer(row_ns: int = 100_000) -> Offer:
@@ -161,6 +165,11 @@ class Asked:
     def parameters(self) -> str:
         return ""
 
+    time_out_us = 0
+
+    def timeout(self) -> int:
+        return self.time_out_us
+
     def inputs(self) -> list[Any]:
         return [SimpleNamespace(name=lambda: "x", as_numpy=lambda: np.ones((2, 4), np.float32))]
 
@@ -173,9 +182,12 @@ class Small:
     runs: int = 0
     told: list[ComputedInStub] = field(default_factory=list)
     made: Any = None
-    account: RequestAccount = field(
-        default_factory=lambda: RequestAccount(Statistics(), MODEL.name, MODEL.version)
-    )
+    gate: Gate = field(default_factory=Gate)
+    in_flight: int = 0
+    statistics: Statistics = field(default_factory=Statistics)
+
+    def __post_init__(self) -> None:
+        self.account = RequestAccount(self.statistics, MODEL.name, MODEL.version)
 
     def compute(self, outputs: Any, feeds: dict[str, np.ndarray], options: Any) -> list[Any]:
         self.runs += 1
@@ -205,12 +217,9 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[Small]:
         return LocalProgram(threads, program, own.compute, MOST_ROWS)
 
     monkeypatch.setattr(local_program, "open_program", opened)
-    gate = os.memfd_create("gate")
-    os.ftruncate(gate, 4096)
-    model = MODEL._replace(batching=True)
-    own.made = module.LocalModel(
-        model, ComputeInStub(1, "/prepared", 100_000, 1), gate, own.told.append
-    )
+    gate = os.dup(own.gate.descriptor)
+    model, offer = MODEL._replace(batching=True), ComputeInStub(1, "/prepared", 100_000, 1)
+    own.made = module.LocalModel(model, offer, gate, own.told.append, lambda: own.in_flight)
     yield own
     own.made.close()
 
@@ -272,3 +281,73 @@ def test_a_stub_that_expected_too_much_computes_once_it_is_told_less(small: Smal
     assert [small.answer(1) for _ in range(100)] == 100 * [None]
     small.made.expect(100_000)
     assert small.answer(1) is not None
+
+
+# Runs of some milliseconds, which real-time work elsewhere does not wait for.
+
+
+def answer_long(small: Small, requests: int = 1) -> list[Any] | None:
+    """Answer as if a row took 5 ms."""
+    small.made.expect(5_000_000)
+    return small.answer(requests)
+
+
+def until_real_time_work_comes(small: Small) -> Callable[[np.ndarray], np.ndarray]:
+    """A run during which real-time work comes, and which ONNX Runtime ends when it is told to."""
+
+    def run(x: np.ndarray) -> np.ndarray:
+        small.gate.close(1, None)
+        wait_until(lambda: small.made._guard.has_given_way, "the guard")
+        raise RuntimeError("terminated")
+
+    return run
+
+
+def test_a_long_run_gives_way_to_real_time_work_and_others_go_to_the_worker_for_a_while(
+    small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert answer_long(small) is not None
+    small.run = until_real_time_work_comes(small)
+    assert answer_long(small) is None
+    assert not small.made.is_given_up
+    small.gate.open()
+    small.run = np.negative
+    assert answer_long(small) is None, "real-time requests may come again"
+    now_ns = time.monotonic_ns()
+    monkeypatch.setattr(time, "monotonic_ns", lambda: now_ns + 2_000_000_000)
+    assert answer_long(small) is not None
+    assert not any(each.gives_up for each in small.told)
+    counted = {sample.metric: sample.values for sample in small.statistics.samples()}
+    assert counted["brisk_stub_runs_given_way_total"] == (1,)
+
+
+def test_a_short_run_goes_on_beside_real_time_work(small: Small) -> None:
+    def run(x: np.ndarray) -> np.ndarray:
+        small.gate.close(1, None)
+        time.sleep(0.2)
+        assert not small.made._guard.has_given_way
+        return -x
+
+    small.run = run
+    assert small.answer(1) is not None
+    small.gate.open()
+    assert small.answer(1) is not None
+
+
+def test_a_request_with_a_time_out_goes_to_the_worker_if_its_run_is_long(
+    small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Asked, "time_out_us", 1_000)
+    assert small.answer(1) is not None
+    assert answer_long(small) is None
+    assert answer_long(small, requests=2) is None
+    monkeypatch.setattr(Asked, "time_out_us", 0)
+    assert answer_long(small, requests=2) is not None
+
+
+def test_long_runs_stay_in_the_worker_where_nothing_can_wait_for_real_time_work(
+    small: Small,
+) -> None:
+    small.made._gate.can_wait = False
+    assert small.answer(1) is not None
+    assert answer_long(small) is None
