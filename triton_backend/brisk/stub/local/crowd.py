@@ -11,9 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-AWAY_NS, HERE_NS = 4_000_000_000, 200_000_000
-"""How long a crowd is left to the worker, and is then computed here before it is looked for
-again: others may have come that want the processors."""
+AWAY_NS = 4_000_000_000
+"""How long a crowd is left to the worker."""
+
+HERE_NS = 200_000_000
+"""How long it is then computed here before it is looked for again: stubs of other models may have
+come that want the processors, which shows by runs here alone."""
 
 FIRST_REST_NS, LONGEST_REST_NS = 1_000_000_000, 8_000_000_000
 """The time between two looks without a crowd: it doubles each time."""
