@@ -24,6 +24,8 @@ from brisk.runtime.requests.offering import (
     COLD,
     LEAST_ANSWERS,
     LEAST_RATE,
+    LONGER_BYTES,
+    LONGER_NS,
     SMALL_NS,
     Offering,
     averaged,
@@ -153,6 +155,27 @@ def test_the_average_of_a_steady_rate_is_that_rate(passed_s: float) -> None:
 def test_the_average_of_what_comes_no_more_falls_below_any_rate() -> None:
     assert averaged(1000.0, 0, 300.0) < COLD * LEAST_RATE
     assert averaged(5.0, 7, 0.0) == 5.0
+
+
+@pytest.mark.parametrize(
+    ("row_ns", "weight_mib", "is_offered"),
+    [
+        (SMALL_NS - 1, 100, True),
+        (SMALL_NS + 1, 100, False),
+        (LONGER_NS - 1, LONGER_BYTES >> 20, True),
+        (LONGER_NS - 1, (LONGER_BYTES >> 20) + 1, False),
+        (LONGER_NS + 1, 1, False),
+    ],
+)
+def test_a_longer_model_is_offered_if_a_copy_of_its_weights_is_small(
+    stub: Stub, row_ns: int, weight_mib: int, *, is_offered: bool
+) -> None:
+    session, profile = stub.binding.session, RunProfile()
+    assert isinstance(session, _Prepared)
+    session.weight_bytes = weight_mib << 20
+    stub.binding.lone_run = profile, 1
+    profile.learn(row_ns)
+    assert len(stub.pass_s(3, 1000)) == is_offered
 
 
 def test_what_a_run_takes_longer_beside_others_does_not_count(stub: Stub) -> None:

@@ -25,6 +25,7 @@ from brisk.runtime.models.entry import Binding, SessionEntry
 from brisk.runtime.models.table import SessionTable
 from brisk.runtime.peers.connections import Connections, Peer
 from brisk.runtime.sessions.identity import note_of
+from brisk.runtime.sessions.session import Servable
 from brisk.scheduling.job_class import JobClass
 from brisk.telemetry.events import INCIDENTS, SPANS
 
@@ -47,9 +48,12 @@ leaves it to the worker for ever."""
 RATE_OVER_S = 15.0
 """The time constant of the moving average of a model's rate of answers."""
 
-SMALL_NS = 10_000_000
-"""The longest run of one request of a model that stubs compute: a longer one gains little there,
-while real-time requests wait for its current operator."""
+SMALL_NS, LONGER_NS = 2_000_000, 20_000_000
+"""The longest run of one request of a small model, and of a longer one that stubs compute, too:
+what takes longer gains little there, where real-time requests wait for its operator."""
+
+LONGER_BYTES = 32 << 20
+"""The most weights of a longer one: a stub may have a copy of them for itself."""
 
 
 class Offering:
@@ -112,7 +116,7 @@ class Offering:
             and entry.requester.strikes == 0
             and binding.answered >= LEAST_ANSWERS
             and not binding.model.tuning.operator_libraries
-            and _row_ns(binding) < SMALL_NS
+            and _row_ns(binding) < _longest_ns(session)
             and not binding.is_refused
         )
 
@@ -177,6 +181,11 @@ class Offering:
                 note = note_of(Path(model.path), "stub-deaths")
                 make_private(note.parent)
                 note.touch()
+
+
+def _longest_ns(session: Servable) -> int:
+    """Return the longest run of a model that stubs compute."""
+    return LONGER_NS if session.weight_bytes <= LONGER_BYTES else SMALL_NS
 
 
 def least_rate(binding: Binding) -> float:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from brisk.segments.frame import RunAll
     from brisk.segments.program import SegmentProgram
 
-LONGEST_NS, LONGEST_BATCH_NS = 25_000_000, 4_000_000
+LONGEST_NS, LONGEST_BATCH_NS = 50_000_000, 4_000_000
 """The longest expected run that the stub computes itself: longer ones gain nothing by being here.
 The second one is for runs on one thread while the worker would use several."""
 
