@@ -186,7 +186,7 @@ def test_what_cannot_be_opened_on_fewer_threads_goes_on(make: Callable[..., Mode
 
 def test_what_others_delay_is_not_expected_to_take_longer(make: Callable[..., Model]) -> None:
     model = make(SHORT_NS + MS)
-    model.run(100, lambda threads: (40 * MS, SHORT_NS + MS))
+    model.run(100, lambda threads: (80 * MS, SHORT_NS + MS))
     assert model.programs.current.takes(1)
-    model.run(100, lambda threads: (40 * MS, 40 * MS))
+    model.run(100, lambda threads: (80 * MS, 80 * MS))
     assert not model.programs.current.takes(1)
