@@ -277,7 +277,7 @@ def test_a_run_that_computes_too_long_is_ended_before_it_counts_as_hanging(small
 
 def test_a_stub_that_expected_too_much_computes_once_it_is_told_less(small: Small) -> None:
     """An offer's time of a row may come from runs during which others had the processors."""
-    small.made.expect(50_000_000)
+    small.made.expect(100_000_000)
     assert [small.answer(1) for _ in range(100)] == 100 * [None]
     small.made.expect(100_000)
     assert small.answer(1) is not None

@@ -166,6 +166,8 @@ class LocalPrograms:
         if program.threads == 1:
             if any(_gains(one_ns[size], self._row_ns << (size - 1)) for size in one_ns):
                 self._use(self._most)
+            else:  # from now on, each sixteenth run
+                program.is_watched = False
             return
         several_ns = program.least_ns
         self._gains = any(
@@ -232,7 +234,7 @@ class LocalPrograms:
     def _judge(self) -> None:
         """Say how each program is used."""
         for program in self._programs.values():
-            program.is_watched = not self._is_settled and (self._gains or program.threads > 1)
+            program.is_watched = not self._is_settled
             is_slow = program.threads == 1 < self._most and not self._gains
             program.longest_ns = LONGEST_BATCH_NS if is_slow else LONGEST_NS
 
