@@ -26,7 +26,7 @@ SHORT_NS = 2_000_000
 """The longest time of a row of a small model on all processors. A small model is computed on
 several threads only if they are seen to gain, others from the start."""
 
-GAINS, LEAST_GAIN_NS, MEASURED = 0.8, 250_000, 16
+GAINS, LEAST_GAIN_NS, MEASURED = 0.8, 120_000, 16
 """The time of a small model's run on several threads over that on one from which on it is worth
 the further processor time that it costs; the least that it must save; and the number of measured
 runs before the two are compared."""
