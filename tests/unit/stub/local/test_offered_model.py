@@ -321,6 +321,20 @@ def test_a_long_run_gives_way_to_real_time_work_and_others_go_to_the_worker_for_
     assert counted["brisk_stub_runs_given_way_total"] == (1,)
 
 
+def test_long_runs_stay_away_for_a_while_from_real_time_work_that_came_before_them(
+    small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small.gate.close(1, None)
+    assert answer_long(small) is None
+    small.gate.open()
+    assert answer_long(small) is None
+    small.made.expect(100_000)
+    assert small.answer(1) is not None, "it is short"
+    now_ns = time.monotonic_ns()
+    monkeypatch.setattr(time, "monotonic_ns", lambda: now_ns + 2_000_000_000)
+    assert answer_long(small) is not None
+
+
 def test_a_short_run_goes_on_beside_real_time_work(small: Small) -> None:
     def run(x: np.ndarray) -> np.ndarray:
         small.gate.close(1, None)

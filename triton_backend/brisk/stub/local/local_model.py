@@ -34,8 +34,8 @@ from brisk.stub.local.run_guard import COMPUTES_NS, Guard
 from brisk.telemetry.statistics import RequestAccount
 
 AWAY_NS = 2_000_000_000
-"""The time for which a worker computes all requests after a run has given way: real-time requests
-may come again and again, and what such a run has computed is lost."""
+"""The time for which a worker computes what takes long after real-time work was seen: it may come
+again and again, and what a run that gives way has computed is lost."""
 
 TELL_NS = 1_000_000_000
 """The least time between two reports to the worker."""
@@ -102,6 +102,7 @@ class LocalModel:
         """
         begun_ns = time.monotonic_ns()
         if self._realtime[0] or self.is_given_up:
+            self._away_until_ns = begun_ns + AWAY_NS
             return None
         guard = self._guard
         try:
