@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 
 from brisk.segments.frame import run_serially
 from brisk.segments.prepared.form import PreparedModel, find_prepared
-from brisk.segments.starting import open_warm_program
+from brisk.segments.starting import open_warm_program, usable_cores
 from brisk.triton.launch import TritonServer
 from brisk.triton.locate import ServerInstallation
 from brisk_client.inference import InferenceClient, Transport
@@ -100,12 +100,13 @@ def client(server: TritonServer) -> Iterator[InferenceClient]:
 
 
 def answers(place: Path, x: np.ndarray) -> list[bytes]:
-    """Of the prepared form's sessions, on one thread and on all."""
+    """Of the prepared form's sessions, on one thread, on all, and on what is between."""
     environment = {"BRISK_CACHE_DIR": str(place / "cache")}
     model = place / "models" / "longer" / "1" / "model.onnx"
     form = find_prepared(model, environment=environment)
     assert form is not None
-    sources = [PreparedModel(form, model, each, environment=environment) for each in (1, 2)]
+    threads = {1, *(usable_cores() >> halved for halved in range(usable_cores().bit_length()))}
+    sources = [PreparedModel(form, model, each, environment=environment) for each in threads]
     programs = [open_warm_program(each) for each in sources]
     return [run_serially(each, {"x": x})["y"].tobytes() for each in programs]
 

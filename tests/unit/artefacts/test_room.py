@@ -202,6 +202,20 @@ def test_a_form_that_has_room_and_is_not_published_yet_counts(
     assert not first.exists()
 
 
+def test_a_complete_draft_of_a_killed_builder_makes_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    form = prepared(tmp_path / "models", 0)
+    draft = form.with_name(f".{form.name}.killed")
+    draft.write_bytes(bytes(4 * MIB))
+    draft.chmod(room.COMPLETE)
+    monkeypatch.setenv("BRISK_CACHE_MIB", "4")
+    (store.artefacts_directory() / "taken").unlink()
+    assert prepared(tmp_path / "models", 1).exists()
+    assert form.exists()
+    assert not draft.exists()
+
+
 def test_folders_that_come_and_go_while_all_are_listed_are_no_error(tmp_path: Path) -> None:
     """Where a thousand models come and go, a form was not made for that: no such file."""
     kept = prepared(tmp_path / "models", 1)

@@ -222,7 +222,9 @@ def _read(tally: BinaryIO, limit_bytes: int) -> int:
 
 
 def _count_and_remove(needed_bytes: int, limit_bytes: int) -> int:
-    artefacts, drafts_bytes = kept_artefacts(), _drafts_bytes()
+    sweep()  # of a killed builder's complete draft nothing comes any more
+    drafts_bytes = _drafts_bytes()
+    artefacts = kept_artefacts()  # behind the drafts: one that is published now is counted twice
     _check(needed_bytes, artefacts, limit_bytes, drafts_bytes)
     total_bytes = needed_bytes + drafts_bytes + sum(each.size_bytes for each in artefacts)
     for each in artefacts:

@@ -64,7 +64,7 @@ class GateView:
         """The words of a ``GatePage``: the first one is its ``count``."""
         self._address = np.frombuffer(self._page, np.uint8).ctypes.data
         self._libc = ctypes.CDLL(None, use_errno=True)
-        self.can_wait = self._wait(not self.words[0], 0.0) == errno.EAGAIN
+        self.can_wait = self._wait(-1, 0.0) == errno.EAGAIN  # no number of requests
         """Whether this system lets threads wait for the word."""
 
     @property

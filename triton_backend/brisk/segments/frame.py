@@ -228,6 +228,11 @@ class RunControl:
         for options in list(self._options.values()):
             options.terminate = True
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether runs end with an error."""
+        return self._has_ended
+
     def renew(self) -> None:
         """Allow runs again after ``end``."""
         self._options = {}

@@ -182,6 +182,16 @@ def test_what_cannot_be_opened_on_fewer_threads_goes_on(make: Callable[..., Mode
     model.refused = True
     model.run(5 * WINDOW, beside_others)
     assert (model.threads, model.opened) == (2, [2])
+    assert not model.programs.current.is_watched
+
+
+def test_threads_are_not_given_up_where_a_run_would_take_too_long(
+    make: Callable[..., Model],
+) -> None:
+    model = make(20 * MS, threads=8)
+    model.run(10 * WINDOW, lambda threads: (160 * MS, 160 * MS // threads))
+    assert (model.threads, model.opened) == (4, [8, 4])
+    assert model.programs.current.takes(1)
 
 
 def test_what_others_delay_is_not_expected_to_take_longer(make: Callable[..., Model]) -> None:

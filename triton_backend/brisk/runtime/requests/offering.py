@@ -53,7 +53,8 @@ SMALL_NS, LONGER_NS = 2_000_000, 20_000_000
 what takes longer gains little there, where real-time requests wait for its operator."""
 
 LONGER_BYTES = 32 << 20
-"""The most weights of a longer one: a stub may have a copy of them for itself."""
+"""The most weights of a longer one: a stub may have a packed copy of them for each of two numbers
+of threads."""
 
 
 class Offering:
@@ -130,7 +131,9 @@ class Offering:
             model = binding.model.model
             row_ns = max(1, int(_row_ns(binding)))
             assert self._gate is not None
-            offer = ComputeInStub(model, str(prepared), row_ns, self._threads)
+            own_threads = binding.model.tuning.intra_op_threads
+            threads = min(own_threads, self._threads) or self._threads
+            offer = ComputeInStub(model, str(prepared), row_ns, threads)
             self._connections.send(binding.peer, offer, os.dup(self._gate))
             binding.offered_ns = row_ns
 

@@ -1,8 +1,9 @@
 """A small model that its stub computes itself: requests do not cross to the worker and back.
 
 The worker offers it (``brisk.runtime.requests.offering``) once the model is warm, often used and
-quick: then the way to the worker costs several times what the network does. The stub maps the same
-prepared form, so that weights are in memory once, and runs the same segments by the same code.
+quick: then the way to the worker costs several times what a small network does. The stub maps the
+same prepared form, so that weights which are not packed are in memory once, and runs the same
+segments by the same code.
 
 Urgent or large requests, and all while the worker has real-time work, still go to the worker. If
 one run takes much too long, all later requests go there.
@@ -36,6 +37,10 @@ from brisk.telemetry.statistics import RequestAccount
 AWAY_NS = 2_000_000_000
 """The time for which a worker computes what takes long after real-time work was seen: it may come
 again and again, and what a run that gives way has computed is lost."""
+
+SURPRISE = 8
+"""How many times as long as expected a run may compute before it is ended as one that takes too
+long: its rows may be twice as many as those of the runs that it is judged by."""
 
 TELL_NS = 1_000_000_000
 """The least time between two reports to the worker."""
@@ -120,6 +125,7 @@ class LocalModel:
             program = self._programs.current
             expected_ns = program.expected_ns.get(rows.bit_length())
             is_unusual = expected_ns is None or expected_ns > SHORT_NS or rows > program.most_rows
+            guard.gives_way = False
             if is_unusual and not self._takes(program, rows, requests, begun_ns):
                 return None
             learns = expected_ns is None or program.is_watched or not self._answered & LEARNT
@@ -210,6 +216,7 @@ class LocalModel:
         from brisk.segments.frame import control
 
         own = control()
+        own.renew()  # an earlier offer's run may have been ended
         self._options = own.options(shrinks_arena=self._programs.current.shrinks_arena)
         self._guard.watch_own(own)
         return self._options
@@ -217,14 +224,13 @@ class LocalModel:
     def _clean_up(self, account: RequestAccount) -> None:
         """Clean up after a failed run. If it gave way, leave long ones to the worker for a while;
         if it took too long, give the model up, so that the worker takes it back."""
-        guard = self._guard
+        guard, now_ns = self._guard, time.monotonic_ns()
         guard.begun_ns = 0
-        if not (guard.has_given_way or guard.has_ended_it) or self.is_given_up:
-            return
-        now_ns = time.monotonic_ns()
-        if guard.control is not None:
+        if guard.control is not None and guard.control.has_ended:
             guard.control.renew()
             self._options = None
+        if self.is_given_up:
+            return
         if guard.has_given_way:
             guard.has_given_way = False
             account.gave_way()
@@ -239,11 +245,15 @@ class LocalModel:
         """Whether to compute a run of so many rows in this process. A long one has no time-out to
         keep, gives way to real-time work, and has no others of the model waiting for it that the
         worker would compute at the same time."""
+        guard = self._guard
+        guard.gives_way = False
         if not program.takes(rows):
             return False
-        if program.is_short(rows):
+        expected_ns = program.estimated_ns(rows)
+        if expected_ns <= SHORT_NS:
             return True
-        self._guard.gives_way = self._gate.can_wait
+        guard.watches_gate = guard.gives_way = self._gate.can_wait
+        guard.computes_ns = max(COMPUTES_NS, int(SURPRISE * expected_ns))
         if not self._gate.can_wait or begun_ns < self._away_until_ns:
             return False
         if any(request.timeout() for request in requests):
@@ -254,10 +264,7 @@ class LocalModel:
     def _learn(self, program: LocalProgram, rows: int, begun_ns: int, computed_ns: int) -> None:
         """Learn of a run that ends now. ``computed_ns``: the thread's processor time before it."""
         taken_ns = time.monotonic_ns() - begun_ns
-        longest_ns = self._programs.learn(
-            program, rows, taken_ns, time.thread_time_ns() - computed_ns
-        )
-        self._guard.computes_ns = max(COMPUTES_NS, 4 * longest_ns)
+        self._programs.learn(program, rows, taken_ns, time.thread_time_ns() - computed_ns)
 
     def _report(self, account: RequestAccount, now_ns: int, *, gives_up: bool = False) -> None:
         """Report to the worker how many requests were answered in this process since the last

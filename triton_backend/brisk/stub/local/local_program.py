@@ -24,7 +24,8 @@ MOST_ROWS = 1 << 20
 
 SHORT_NS = 2_000_000
 """The longest time of a row of a small model on all processors. A small model is computed on
-several threads only if they are seen to gain, others from the start."""
+several threads only if they are seen to gain, others from the start. A run that takes longer gives
+way to real-time work."""
 
 GAINS, LEAST_GAIN_NS, MEASURED = 0.8, 120_000, 16
 """The time of a small model's run on several threads over that on one from which on it is worth
@@ -58,7 +59,7 @@ class LocalProgram:
     most_rows: int
     longest_ns: int = LONGEST_NS
     """The longest expected run that it computes. By an estimate from fewer rows it may be twice as
-    long, since a run of twice the rows takes less than twice the time."""
+    long, up to LONGEST_NS, since a run of twice the rows takes less than twice the time."""
     expected_ns: dict[int, float] = field(default_factory=dict)
     """The expected time of a run, as if nothing else used the processors, by size."""
     least_ns: dict[int, int] = field(default_factory=dict)
@@ -90,15 +91,11 @@ class LocalProgram:
                 return True
             expected_ns[size] = 0.99 * known_ns  # so that it is tried again, after a while
             return False
-        return self._estimated_ns(size) <= 2 * self.longest_ns
+        return self.estimated_ns(rows) <= min(2 * self.longest_ns, LONGEST_NS)
 
-    def is_short(self, rows: int) -> bool:
-        """Whether a run of so many rows is expected to take no longer than SHORT_NS."""
+    def estimated_ns(self, rows: int) -> float:
+        """Return the expected time of a run of so many rows, or what a smaller one's says."""
         size = max(1, rows).bit_length()
-        return self._estimated_ns(size) <= SHORT_NS
-
-    def _estimated_ns(self, size: int) -> float:
-        """Return the expected time of a run, or what it takes by a smaller one's."""
         below = max(each for each in self.expected_ns if each <= size)
         return self.expected_ns[below] * 2 ** (size - below)
 
@@ -145,11 +142,8 @@ class LocalPrograms:
         self._row_ns = row_ns
         self.current.expect(row_ns)
 
-    def learn(self, program: LocalProgram, rows: int, taken_ns: int, computed_ns: int) -> int:
-        """Learn of a run of a program (see there), and choose what computes the next one.
-
-        Return the longest expected time in ns.
-        """
+    def learn(self, program: LocalProgram, rows: int, taken_ns: int, computed_ns: int) -> None:
+        """Learn of a run of a program (see there), and choose what computes the next one."""
         program.learn(rows, taken_ns, computed_ns)
         if not self._is_settled and program is self.current:
             self._take_opened()
@@ -157,7 +151,6 @@ class LocalPrograms:
                 self._adapt(taken_ns, computed_ns)
             elif program.measured >= MEASURED:
                 self._compare(program)
-        return int(max(self.current.expected_ns.values()))
 
     def _compare(self, program: LocalProgram) -> None:
         """Compare a small model's runs on one thread with those on several: first with what they
@@ -187,7 +180,7 @@ class LocalPrograms:
         waits = self._walls_ns / max(1, self._computed_ns)
         self._walls_ns = self._computed_ns = self._runs = 0
         threads, now_ns = self.current.threads, time.monotonic_ns()
-        if threads > 1 and waits > CROWDED:
+        if threads > 1 and waits > CROWDED and self._slowed_ns(threads // 2) <= LONGEST_NS:
             is_in_vain = now_ns - self._rose_at_ns < self._rest_ns
             rest_ns = 2 * self._rest_ns if is_in_vain else FIRST_REST_NS
             self._rest_ns = min(rest_ns, LONGEST_REST_NS)
@@ -196,6 +189,10 @@ class LocalPrograms:
         elif threads < self._most and waits < CALM and now_ns >= self._rises_at_ns:
             self._rose_at_ns = now_ns
             self._use(min(2 * threads, self._most))
+
+    def _slowed_ns(self, threads: int) -> float:
+        """Return the longest time of a row on so many threads, by what it takes on all."""
+        return self._row_ns * self._most / threads
 
     def _use(self, threads: int) -> None:
         """Compute on so many threads, as soon as a program on them is open."""
@@ -213,8 +210,9 @@ class LocalPrograms:
             program = open_program(self._model, self._prepared, threads)
         except (BriskError, OSError):  # the one that is there goes on
             self._is_settled = True
+            self._judge()
             return
-        program.expect(self._row_ns)
+        program.expect(self._slowed_ns(threads))
         self._opened = program
 
     def _take_opened(self) -> None:

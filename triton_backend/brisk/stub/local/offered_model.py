@@ -35,6 +35,7 @@ class OfferedModel:
         self._report = report
         self._log = log
         self._in_flight = in_flight
+        self._lock = threading.Lock()
         self._offer: Offer | None = None
         """The offer that stands, accepted or being accepted; None if there is none."""
         self._row_ns = 0
@@ -45,6 +46,10 @@ class OfferedModel:
     def take(self, offer: Offer | None) -> None:
         """Accept the worker's offer of the model; of a further one, only its time of a row. None
         withdraws the offer."""
+        with self._lock:
+            self._take(offer)
+
+    def _take(self, offer: Offer | None) -> None:
         if offer is not None:
             self._row_ns = offer.record.row_ns
         if offer is None:
@@ -73,11 +78,13 @@ class OfferedModel:
             )
         except (BriskError, ImportError, OSError) as error:
             self._log("info", f"model '{self._model.name}' stays in the worker: {error}")
-            if self._offer is offer:
-                self._offer = None
+            with self._lock:
+                if self._offer is offer:
+                    self._offer = None
             return
-        local.expect(self._row_ns)
-        self.local = local
-        if self._offer is not offer:  # it was taken back meanwhile
-            self.local = None
-            local.close()
+        with self._lock:
+            if self._offer is offer:
+                local.expect(self._row_ns)
+                self.local = local
+            else:  # it was taken back meanwhile
+                local.close()

@@ -45,8 +45,10 @@ class Guard:
         self.computes_ns = COMPUTES_NS
         """The processor time for which a run may compute: more than COMPUTES_NS where runs are
         known to take long."""
+        self.watches_gate = False
+        """Whether some runs give way. Precondition: the gate ``can_wait``."""
         self.gives_way = False
-        """Whether runs end when real-time work comes. Precondition: the gate ``can_wait``."""
+        """Whether the run ends when real-time work comes."""
         self.is_awake = False
         self.has_ended_it = False
         """Whether a run took too long; no further one is watched then."""
@@ -75,7 +77,7 @@ class Guard:
         while self._busy.wait() and not self.has_ended_it:
             if self._closing and not self.begun_ns:  # a run under way is watched to its end
                 return
-            if not self.gives_way:
+            if not self.watches_gate:
                 time.sleep(pause_s)
             elif not self._give_way(pause_s):
                 quiet = 0
@@ -114,7 +116,7 @@ class Guard:
                 return True
         if not self.begun_ns:
             return False
-        if self.control is not None and not self.has_given_way:
+        if self.gives_way and self.control is not None and not self.has_given_way:
             self.has_given_way = True
             self.control.end()
         time.sleep(pause_s)
