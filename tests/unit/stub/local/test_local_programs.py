@@ -110,6 +110,14 @@ def test_runs_that_others_take_processors_from_give_up_threads_and_take_them_aga
     assert (model.threads, model.opened) == (2, [2, 1])
 
 
+def test_a_run_that_stalls_changes_nothing(make: Callable[..., Model]) -> None:
+    model = make(3 * MS)
+    for _ in range(20):
+        model.run(WINDOW - 1, alone)
+        model.run(1, lambda threads: (200 * MS, 3 * MS))
+    assert (model.threads, model.opened) == (2, [2])
+
+
 def test_each_try_of_more_threads_in_vain_doubles_the_time_to_the_next(
     make: Callable[..., Model],
 ) -> None:

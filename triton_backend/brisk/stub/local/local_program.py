@@ -172,7 +172,7 @@ class LocalPrograms:
 
     def _adapt(self, taken_ns: int, computed_ns: int) -> None:
         """Change the number of threads if a window of runs says so."""
-        self._walls_ns += taken_ns
+        self._walls_ns += min(taken_ns, 2 * computed_ns)  # a single stall is no crowd
         self._computed_ns += computed_ns
         self._runs += 1
         if self._runs < WINDOW:
