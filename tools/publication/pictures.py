@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+from publication.clients_plot import CLIENTS, clients_plot
 from publication.latency_plot import QUANTILES, latency_plot
 from publication.promise_plot import promise_plot
 from publication.runs import PublishedRun
@@ -49,6 +50,18 @@ PICTURES = {
         "Speed-up of early exits by promise, with the agreement measured",
         "speed_up",
         promise_plot,
+    ),
+    "throughput-mlp": Picture(
+        "throughput-small.svg",
+        "Answers a second of a small model by number of clients, side by side",
+        CLIENTS,
+        clients_plot,
+    ),
+    "throughput-mix": Picture(
+        "throughput-mix.svg",
+        "Answers a second of forty small entries by number of clients, side by side",
+        CLIENTS,
+        clients_plot,
     ),
 }
 """Pictures by the run's file."""

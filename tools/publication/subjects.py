@@ -143,7 +143,7 @@ PAGES = (
         "Throughput of small models",
         "Answers a second of a server, and what each costs it, beside Triton's Python backend "
         "with ONNX Runtime in `model.py`, sides in turns.",
-        (Part("throughput", columns=_THROUGHPUT, split="model"),),
+        (Part("throughput-*", "{}", _THROUGHPUT, "batching"),),
     ),
     Page(
         "soak",

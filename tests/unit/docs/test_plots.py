@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from brisk_bench.harness.tails import CURVE
+from publication.clients_plot import clients_plot
 from publication.latency_plot import QUANTILES, SIDES, latency_plot
 from publication.pages import all_pages
 from publication.pictures import PICTURES, all_pictures, left_as_they_are, picture_of
@@ -115,6 +116,30 @@ def test_the_plot_of_promises_shows_what_each_costs_and_what_was_measured(tmp_pa
     assert drawn.count("early 99.88%") == 1
     with pytest.raises(UnusableRunError, match="1 rows are of a promise"):
         promise_plot(run_of(tmp_path, rows=rows[:2]))
+
+
+def throughput_row(side: str, clients: int, per_s: float, **changed: Any) -> dict[str, Any]:
+    load = {"transport": "gRPC", "load": "closed", "batching": True}
+    return {"model": "mlp/1", "side": side, "clients": clients, "per_s": per_s, **load, **changed}
+
+
+def test_the_plot_of_throughput_has_a_panel_for_each_way_of_batching(tmp_path: Path) -> None:
+    rows = [
+        *(throughput_row("Brisk", clients, 1000.0 * clients) for clients in (1, 4)),
+        *(throughput_row("Python, joined", clients, 500.0 * clients) for clients in (1, 4)),
+    ]
+    others = [{"transport": "HTTP"}, {"load": "open, 50%"}]
+    rows += [throughput_row("Brisk", 4, 9e9, **other) for other in others]
+    drawn = clients_plot(run_of(tmp_path, rows=rows))
+    ours, theirs = points_of(drawn, "ours"), points_of(drawn, "peer")
+    assert len(ours) == len(theirs) == 2
+    assert ours[0][0] == theirs[0][0]
+    assert ours[1][1] < theirs[1][1] < theirs[0][1], "more answers are higher"
+    rows += [throughput_row("Brisk", clients, 800.0, batching=False) for clients in (1, 4)]
+    both = clients_plot(run_of(tmp_path, rows=rows))
+    assert [text.count(">clients</text>") for text in (drawn, both)] == [1, 2]
+    with pytest.raises(UnusableRunError, match="two numbers of clients"):
+        clients_plot(run_of(tmp_path, rows=rows[:1]))
 
 
 def test_a_picture_stays_as_it_is_where_its_run_is_older_than_what_it_shows(

@@ -82,7 +82,7 @@ class LocalModel:
         shapes = [each.type.shape for each in self._programs.current.program.plan.outputs]
         self._has_scalars = any(not shape for shape in shapes)
         self._joins = model.batching
-        self._threads, self._crowd = offer.threads, Crowd(in_flight, offer.threads)
+        self._crowd = Crowd(in_flight, offer.threads)
         self._model = offer.model
         self._tell = tell
         self._answered = self._told = self._away_until_ns = 0
@@ -258,7 +258,7 @@ class LocalModel:
             return False
         if any(request.timeout() for request in requests):
             return False
-        has_all_processors = program.threads == self._threads > 1
+        has_all_processors = program.threads == self._programs.most_threads > 1
         return self._joins or not has_all_processors or not self._crowd.sends_on(begun_ns)
 
     def _learn(self, program: LocalProgram, rows: int, begun_ns: int, computed_ns: int) -> None:

@@ -121,10 +121,10 @@ class LocalPrograms:
     def __init__(self, model: LoadModel, offer: ComputeInStub) -> None:
         """Open the first program. Raises as ``open_program`` does."""
         self._model, self._prepared = model, offer.prepared
-        self._row_ns, self._most = offer.row_ns, offer.threads
+        self._row_ns, self.most_threads = offer.row_ns, offer.threads
         self._gains = offer.row_ns > SHORT_NS
         """Whether several threads are faster than one."""
-        self._is_settled = self._most == 1
+        self._is_settled = self.most_threads == 1
         """Whether the number of threads does not change any more."""
         self._opened: LocalProgram | None = None
         """A program that another thread has opened; Triton's takes it."""
@@ -132,7 +132,7 @@ class LocalPrograms:
         self._walls_ns = self._computed_ns = self._runs = 0
         """The time of recent runs, their processor time, and their number."""
         self._rises_at_ns, self._rest_ns, self._rose_at_ns = 0, FIRST_REST_NS, 0
-        self.current = open_program(model, offer.prepared, self._most if self._gains else 1)
+        self.current = open_program(model, offer.prepared, self.most_threads if self._gains else 1)
         self.current.expect(offer.row_ns)
         self._programs = {self.current.threads: self.current}
         self._judge()
@@ -158,7 +158,7 @@ class LocalPrograms:
         one_ns = self._programs[1].least_ns
         if program.threads == 1:
             if any(_gains(one_ns[size], self._row_ns << (size - 1)) for size in one_ns):
-                self._use(self._most)
+                self._use(self.most_threads)
             else:  # from now on, each sixteenth run
                 program.is_watched = False
             return
@@ -186,13 +186,13 @@ class LocalPrograms:
             self._rest_ns = min(rest_ns, LONGEST_REST_NS)
             self._rises_at_ns = now_ns + self._rest_ns
             self._use(threads // 2)
-        elif threads < self._most and waits < CALM and now_ns >= self._rises_at_ns:
+        elif threads < self.most_threads and waits < CALM and now_ns >= self._rises_at_ns:
             self._rose_at_ns = now_ns
-            self._use(min(2 * threads, self._most))
+            self._use(min(2 * threads, self.most_threads))
 
     def _slowed_ns(self, threads: int) -> float:
         """Return the longest time of a row on so many threads, by what it takes on all."""
-        return self._row_ns * self._most / threads
+        return self._row_ns * self.most_threads / threads
 
     def _use(self, threads: int) -> None:
         """Compute on so many threads, as soon as a program on them is open."""
@@ -233,7 +233,7 @@ class LocalPrograms:
         """Say how each program is used."""
         for program in self._programs.values():
             program.is_watched = not self._is_settled
-            is_slow = program.threads == 1 < self._most and not self._gains
+            is_slow = program.threads == 1 < self.most_threads and not self._gains
             program.longest_ns = LONGEST_BATCH_NS if is_slow else LONGEST_NS
 
 

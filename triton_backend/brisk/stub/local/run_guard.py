@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from brisk.segments.frame import RunControl
 
 TOO_LONG_NS, HANGS_NS, COMPUTES_NS = 50_000_000, 1_000_000_000, 20_000_000
-"""The age at which a run is ended that has had COMPUTES_NS of a processor while it was watched,
-and at which any run is, unless runs are known to take long; then the worker computes the model for
-good. A run that gets no processor,
-as in a container that has used up its quota, is no fault of the model."""
+"""A run is ended at the age of TOO_LONG_NS if it has had COMPUTES_NS of a processor while it was
+watched, and at HANGS_NS in any case; the last two grow for runs that are known to take long. Then
+the worker computes the model for good. A run that gets no processor, as in a container that has
+used up its quota, is no fault of the model."""
 
 LOOK_S = 0.05
 """The time between two checks of a run: each takes the interpreter from Triton's thread."""
