@@ -143,7 +143,10 @@ PAGES = (
         "Throughput of small models",
         "Answers a second of a server, and what each costs it, beside Triton's Python backend "
         "with ONNX Runtime in `model.py`, sides in turns.",
-        (Part("throughput-*", "{}", _THROUGHPUT, "batching"),),
+        (
+            Part("throughput-*", "{}", _THROUGHPUT, "batching"),
+            Part("throughput", "several models, an earlier run", _THROUGHPUT, "model"),
+        ),
     ),
     Page(
         "soak",
