@@ -235,6 +235,7 @@ class BareModel(Source):
     def close(self) -> None:
         """Release the mapped file, of whose weights warm sessions have copies."""
         self._ahead.clear()
+        self._deferred.clear()
         self.segments, self.file = (), ModelFile(self.file.path, ModelProto(), {}, {}, {})
 
     def _open_first(self, index: int) -> OrtSession:
@@ -242,11 +243,11 @@ class BareModel(Source):
         before = self._key(index) if first is Form.OPTIMISED else None
         # some operators can be computed only as optimizing rewrites them
         forms = list(dict.fromkeys((first, Form.OPTIMISED)))
-        if (wait := self._deferred.pop(index, None)) is not None:
+        if (wait := self._deferred.get(index)) is not None:
             try:
                 return self._open(index, [first])[0]
             except InvalidModelError:
-                wait()
+                wait()  # so does every further opening: this one may fail, or another overtake it
         session, form = self._open(index, forms)
         if form is Form.OPTIMISED:
             self._warm[index] = session, self._key_of_both(before, index)
