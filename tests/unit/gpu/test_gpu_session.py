@@ -22,6 +22,8 @@ from brisk.runtime.sessions import gpu_session
 from brisk.runtime.sessions.device import PROVIDER, has_lost_device, open_queues
 from brisk.runtime.sessions.gpu_session import GpuSession, load_gpu_session, provider_on
 from brisk.runtime.sessions.session import Session
+from brisk.segments.program import SegmentProgram
+from brisk.segments.source import Source
 from brisk.tuning import BASIC, SessionTuning, Setting
 from support.models.custom_operators import compile_library, scaled
 from support.models.segment_models import info, save, scaling
@@ -88,6 +90,24 @@ def test_of_a_file_that_has_changed_no_other_session_is_made(
         session.start({"x": ROWS, "scale": np.array([5.0], np.float32)}, ["y"])
     assert opened == []
     np.testing.assert_array_equal(answer(session, {"x": ROWS}), 3 * ROWS)
+
+
+def test_a_file_that_is_written_to_while_it_is_loaded_is_refused(
+    model: Path, device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, given_back = gpu_session.open_warm_program, []
+
+    def open_and_write(source: Source) -> SegmentProgram:
+        program = opened(source)
+        with model.open("ab") as file:
+            file.write(b"more")
+        return program
+
+    monkeypatch.setattr(gpu_session, "open_warm_program", open_and_write)
+    monkeypatch.setattr(device, "give_back", given_back.append)
+    with pytest.raises(InvalidModelError, match="was written to while it was loaded; expected"):
+        load_gpu_session(model)
+    assert len(given_back) == 1
 
 
 def test_a_link_to_a_file_does_not_make_it_another(session: GpuSession, model: Path) -> None:

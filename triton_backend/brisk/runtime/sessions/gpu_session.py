@@ -150,6 +150,7 @@ def _open(path: Path, tuning: SessionTuning, *, loaded: BareModel | None = None)
             if first is not None and not first.is_of(path, source.made_of):
                 raise InvalidModelError(f"{path} has changed since it was loaded")
             program = open_warm_program(source)
+            source.check_not_written()
         (segment,) = program.segments
         run = partial(run_serially, program)
         return program, source, Instance(segment.session.session, stream, run)

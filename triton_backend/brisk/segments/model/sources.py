@@ -138,6 +138,10 @@ class BareModel(Source):
         else:
             with ThreadPoolExecutor(min(len(indices), self._threads)) as pool:
                 self._opened.update(zip(indices, pool.map(self._open_first, indices), strict=True))
+        self.check_not_written()
+
+    def check_not_written(self) -> None:
+        """Raise InvalidModelError if a file was written to since it was mapped."""
         if written := content.written_since(self.file.path, self.made_of):
             raise InvalidModelError(
                 f"{written} was written to while it was loaded; expected a file that is whole "
