@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from brisk.errors import InvalidModelError
+from brisk.graph.files.tensors import read_tensor
 from brisk.segments.model.sources import BareModel
 
 Constants = dict[str, np.ndarray]
@@ -73,6 +75,39 @@ def test_a_tensor_that_claims_more_than_it_has_is_refused(
     onnx.save(model, tmp_path / "model.onnx")
     with pytest.raises(InvalidModelError, match="cannot load segment 0"):
         refused(tmp_path / "model.onnx")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "words"),
+    [
+        ([2**62] * 100_000, "has 100000 dimensions, expected at most 64"),
+        ([2**62] * 240, "has 240 dimensions, expected at most 64"),
+        (
+            [2**62, 2**62],
+            r"of shape \[4611686018427387904, 4611686018427387904\] has more elements",
+        ),
+        ([-1, 2**62], r"has a negative dimension: \[-1, 4611686018427387904\]"),
+        ([0, 2**62, 2**62], "needs 0 bytes, the file holds 8192"),
+    ],
+    ids=["dimensions", "digits", "elements", "negative", "empty"],
+)
+def test_a_large_tensor_of_a_shape_that_none_has_is_refused_at_once_by_name(
+    sizes: list[int], words: str, tmp_path: Path
+) -> None:
+    """A product of 100,000 sizes takes 28 s, in which no other thread runs."""
+    path = tmp_path / "model.onnx"
+    model = write(path, [add("w")])
+    tensor = model.graph.initializer.add(
+        name="w", data_type=TensorProto.FLOAT, raw_data=bytes(8192)
+    )
+    tensor.dims.extend(sizes)
+    onnx.save(model, path)
+    started_s = time.process_time()
+    with pytest.raises(InvalidModelError, match=f"model.onnx: tensor 'w' (of shape .* )?{words}"):
+        refused(path)
+    with pytest.raises(InvalidModelError, match=f"tensor 'w' (of shape .* )?{words}"):
+        read_tensor(tensor)
+    assert time.process_time() - started_s < 5
 
 
 @pytest.mark.parametrize("sizes", [[2**20, 2**20], [2**62, 2**62], [-5, 3]])

@@ -9,6 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from brisk.errors import InvalidModelError
 from brisk.segments.model.row_tables import NamedTable, row_tables
 from support.models.segment_models import info, save
 
@@ -99,3 +100,11 @@ def test_of_which_anything_else_is_computed_is_none(
 def test_none_is_small_or_given_out(tmp_path: Path) -> None:
     assert tables(tmp_path, [gather()], table=TABLE[:4000]) == []
     assert tables(tmp_path, [gather()], outputs=("y", "t")) == []
+
+
+def test_of_a_shape_that_no_tensor_has_it_is_refused_by_name(tmp_path: Path) -> None:
+    path = save(tmp_path / "m.onnx", [gather()], [info("ids", "n", kind=7)], [info("y", "n")], {})
+    model = onnx.load(path)
+    model.graph.initializer.add(name="t", data_type=TensorProto.FLOAT, dims=[2**62] * 240)
+    with pytest.raises(InvalidModelError, match="tensor 't' has 240 dimensions, expected at most"):
+        list(row_tables(model.graph, {"ids"}))

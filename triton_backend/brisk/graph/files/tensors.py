@@ -11,6 +11,29 @@ from onnx import TensorProto, numpy_helper
 from brisk.errors import InvalidModelError
 from brisk.graph.files.element_types import PACKED, dtype_of_element
 
+MOST_DIMENSIONS, MOST_ELEMENTS = 64, 1 << 62
+"""The most dimensions of numpy's arrays, and more elements than any memory holds."""
+
+
+def count_elements(tensor: TensorProto, label: str) -> int:
+    """Return the number of elements that a tensor has by its shape.
+
+    Raises InvalidModelError, which begins with ``label``, if no tensor can have that shape.
+    """
+    if len(tensor.dims) > MOST_DIMENSIONS:
+        raise InvalidModelError(
+            f"{label} has {len(tensor.dims)} dimensions, expected at most {MOST_DIMENSIONS}"
+        )
+    shape = list(tensor.dims)
+    if any(size < 0 for size in shape):
+        raise InvalidModelError(f"{label} has a negative dimension: {shape}")
+    count = prod(shape)
+    if count > MOST_ELEMENTS:
+        raise InvalidModelError(
+            f"{label} of shape {shape} has more elements than the {MOST_ELEMENTS} that it may have"
+        )
+    return count
+
 
 def read_tensor(tensor: TensorProto, raw: memoryview | None = None) -> np.ndarray:
     """Return a read-only array of ``tensor``; a view of ``raw`` or of its bytes if possible.
@@ -19,9 +42,7 @@ def read_tensor(tensor: TensorProto, raw: memoryview | None = None) -> np.ndarra
     Raises InvalidModelError naming the tensor.
     """
     label = f"tensor '{tensor.name}'"
-    shape = tuple(tensor.dims)
-    if any(size < 0 for size in shape):
-        raise InvalidModelError(f"{label} has a negative dimension: {list(shape)}")
+    count, shape = count_elements(tensor, label), tuple(tensor.dims)
     if raw is None and tensor.HasField("raw_data"):
         raw = memoryview(tensor.raw_data)
     try:
@@ -31,7 +52,7 @@ def read_tensor(tensor: TensorProto, raw: memoryview | None = None) -> np.ndarra
     if raw is not None and tensor.data_type == TensorProto.STRING:
         raise InvalidModelError(f"{label} holds strings as raw data, which ONNX forbids")
     if raw is not None and tensor.data_type not in PACKED:
-        expected = prod(shape) * dtype.itemsize
+        expected = count * dtype.itemsize
         if len(raw) != expected:
             raise InvalidModelError(
                 f"{label} of shape {list(shape)} and type {dtype} needs {expected} bytes, "

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from brisk.artefacts.content import ITSELF
 from brisk.errors import InvalidModelError
 from brisk.graph.files.element_types import GIVEN, PACKED, PACKED_BITS, dtype_of_element
 from brisk.graph.files.mapping import MappedFile, map_file
-from brisk.graph.files.tensors import external_range, read_tensor
+from brisk.graph.files.tensors import count_elements, external_range, read_tensor
 from brisk.graph.files.wire_format import MalformedMessage, detach_large_tensors
 from brisk.ort_format import is_ort_format, read_ort_signature
 from brisk.paths import Stamp, find_inside, shown
@@ -318,8 +317,7 @@ def _weight(path: Path, tensor: TensorProto, raw: memoryview) -> Weight:
 def _needed_bytes(path: Path, tensor: TensorProto) -> int:
     """Return the size of a tensor's raw data by its shape and type."""
     label = f"{path}: tensor '{shown(tensor.name)}'"
-    if any(size < 0 for size in tensor.dims):
-        raise InvalidModelError(f"{label} has a negative dimension: {list(tensor.dims)}")
+    count = count_elements(tensor, label)
     try:
         item_bytes = dtype_of_element(tensor.data_type).itemsize
     except (KeyError, TypeError) as error:
@@ -327,4 +325,4 @@ def _needed_bytes(path: Path, tensor: TensorProto) -> int:
     if tensor.data_type == TensorProto.STRING:
         raise InvalidModelError(f"{label} holds strings as raw data, which ONNX forbids")
     item_bits = PACKED_BITS.get(tensor.data_type, item_bytes * 8)
-    return (prod(tensor.dims) * item_bits + 7) // 8
+    return (count * item_bits + 7) // 8

@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto
 
+from brisk.graph.files.tensors import count_elements
+from brisk.paths import shown
 from brisk.segments.model.graph_names import names_in_bodies, names_of
 
 LEAST_TABLE_BYTES = 4 << 20
@@ -39,7 +41,7 @@ def row_tables(graph: GraphProto, inputs: Collection[str]) -> Iterator[NamedTabl
     that a session can be given in place.
 
     The row numbers are one of ``inputs``, as it is or widened to int64: a negative number counts
-    from the end.
+    from the end. Raises InvalidModelError for a shape that no tensor can have.
     """
     ids = _ids_of(graph, inputs)
     sizes = {each.name: each for each in graph.initializer if _is_large(each)}
@@ -56,10 +58,11 @@ def row_tables(graph: GraphProto, inputs: Collection[str]) -> Iterator[NamedTabl
 
 
 def _is_large(tensor: TensorProto) -> bool:
-    size = _KINDS.get(tensor.data_type, 0)
-    for length in tensor.dims:
-        size *= length
-    return len(tensor.dims) > 1 and size >= LEAST_TABLE_BYTES
+    item_bytes = _KINDS.get(tensor.data_type, 0)
+    if not item_bytes or len(tensor.dims) < 2:
+        return False
+    label = f"tensor '{shown(tensor.name)}'"
+    return item_bytes * count_elements(tensor, label) >= LEAST_TABLE_BYTES
 
 
 def _gathers_rows(node: NodeProto) -> bool:
