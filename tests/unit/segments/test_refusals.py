@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import numpy as np
@@ -109,6 +110,7 @@ def test_versions_that_are_too_new_are_named(
     assert f"{path}: ONNX Runtime" in text
     assert "segment 0 (1 nodes, first to first)" in text
     assert words in text
+    assert ".cc:" not in text, "where ONNX Runtime's own sources say so"
 
 
 def test_a_graph_with_a_cycle_is_refused(tmp_path: Path) -> None:
@@ -125,6 +127,16 @@ def test_long_and_unprintable_names_are_bounded(tmp_path: Path) -> None:
     text = refusal(path)
     assert len(text) < 3000
     assert text.isprintable()
+
+
+def test_a_name_like_many_source_locations_takes_no_time(tmp_path: Path) -> None:
+    """Each slash may be the first of one; they are looked for while no other thread runs."""
+    for name in ("/" * 50_000, "/onnxruntime/:1 " * 5_000, "/onnxruntime" * 5_000 + "/:1 "):
+        odd = node("Nonesuch", ["x"], ["y"], name=name)
+        path = save(tmp_path / "model.onnx", [odd], [info("x", "n")], [info("y", "n")])
+        started_s = time.process_time()
+        assert "operator Nonesuch of domain ai.onnx" in refusal(path)
+        assert time.process_time() - started_s < 5
 
 
 def test_external_data_of_a_node_or_body_is_read_inside_the_folder_alone(tmp_path: Path) -> None:

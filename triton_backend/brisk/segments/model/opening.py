@@ -46,9 +46,11 @@ PATIENCE_S = 2.0
 """The longest search for the refused node: sessions of the first nodes of a large segment take
 their time."""
 
-_REASON_CHARACTERS = 1500
+_READ_CHARACTERS, _REASON_CHARACTERS = 8000, 1500
 
-_PLACE = re.compile(r"/\S*/onnxruntime/\S+:\d+ [^\n]*?\)(?: const)? ")
+_PLACE = re.compile(
+    r"/\S{0,300}/onnxruntime/\S{1,300}:\d+ [^\n]{0,1000}?\)(?: const)? "
+)  # bounded: names of the model are in the text, and each beginning is tried
 _CODE = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ")
 _VERSIONS = re.compile(r"Unsupported model IR version|only \*guarantees\* support|is not acyclic")
 
@@ -170,7 +172,7 @@ def _make_session(
 
 def _reason_of(error: Exception) -> str:
     """Return ONNX Runtime's message without error code and source locations, cut if it is long."""
-    text = _PLACE.sub("", _CODE.sub("", str(error))).strip()
+    text = _PLACE.sub("", _CODE.sub("", str(error)[:_READ_CHARACTERS])).strip()
     text = "".join(each if each.isprintable() else " " for each in text)
     return text if len(text) <= _REASON_CHARACTERS else text[:_REASON_CHARACTERS] + "…"
 
