@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 import pytest
 
 from brisk.errors import UnavailableError
 from brisk.segments import table as module
-from brisk.segments.table import SegmentTable
+from brisk.segments.starting import start_lanes
+from brisk.segments.table import RETRY_S, SegmentTable
 
 WAIT_S = 30.0
 
@@ -97,3 +99,23 @@ def test_a_lane_goes_on_with_what_could_not_be_had_at_first() -> None:
     made.work("load-1")
     assert [made[index] for index in range(3)] == [0, 1, 2]
     assert not problems
+
+
+def test_lanes_rest_before_they_try_again_what_could_not_be_had() -> None:
+    """Two of them, each of which would wake the other as it gives its segment up."""
+    tries: list[int] = []
+    until_s = time.monotonic() + 5 * RETRY_S
+
+    def load(index: int) -> Any:
+        tries.append(index)
+        if time.monotonic() < until_s:
+            raise UnavailableError("its file is still arriving")
+        return index
+
+    made = SegmentTable(2, load)
+    lanes = start_lanes(made, 3)
+    assert made.wait(WAIT_S)
+    for lane in lanes:
+        lane.join(WAIT_S)
+    assert made.is_whole
+    assert len(tries) <= 2 * 6 + 2

@@ -10,6 +10,7 @@ next unclaimed ones meanwhile.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -29,6 +30,9 @@ RESCUE_S = 2.0
 """The time that an executor waits for one segment in work; then it loads that itself. Far above
 what any segment takes: a loader thread that takes longer hangs, or yields on a machine without an
 idle moment."""
+
+RETRY_S = 0.1
+"""The time for which a loader thread leaves alone what could not be had."""
 
 EXECUTOR = "issue"
 
@@ -172,7 +176,7 @@ class SegmentTable(Generic[Segment]):
                 self.is_short = True
                 break
             except UnavailableError:  # later, then
-                continue
+                time.sleep(RETRY_S)  # no wait for a change: two threads would wake each other
         with self._changed:
             self.lanes_at_work -= 1
             if self.is_left_to_executors:
