@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,12 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from brisk.artefacts.container import HEADER_BYTES, Container
+from brisk.artefacts.container import HEADER_BYTES, Container, header, make_key
 from brisk.errors import ArtefactError
 from brisk.segments.prepared import form as prepared
 from brisk.segments.prepared.form import PreparedModel, find_prepared
 from brisk.segments.prepared.manifest import fingerprint
 from brisk.segments.prepared.preparation import is_prepared, prepare
+from support.models.changed_prepared import manifest_of
 from support.models.segment_models import chain, run_in_turn, whole
 
 pytestmark = pytest.mark.usefixtures("private_cache", "short_segments")
@@ -115,6 +117,21 @@ def test_external_data_that_has_changed_is_noticed(tmp_path: Path) -> None:
     data[100] ^= 1
     (tmp_path / "weights.bin").write_bytes(data)
     with pytest.raises(ArtefactError, match="the model has changed"):
+        PreparedModel(path, model, THREADS)
+
+
+@pytest.mark.parametrize("number", [10**400, math.inf], ids=["huge", "infinite"])
+def test_a_manifest_of_a_number_that_no_field_takes_is_refused(model: Path, number: float) -> None:
+    """JSON has integers of any size, and 1e999."""
+    path = prepare(model, THREADS).path
+    blobs, manifest = manifest_of(path)
+    manifest["content"]["sessions"][0]["structure"]["proto" if number == math.inf else "speed"] = (
+        number
+    )
+    text = json.dumps(manifest).replace("Infinity", "1e999").encode()
+    size = HEADER_BYTES + len(blobs) + len(text)
+    changed(path, header(text, size, make_key()) + blobs + text)
+    with pytest.raises(ArtefactError, match="no prepared model: OverflowError"):
         PreparedModel(path, model, THREADS)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from brisk.runtime.sessions.segment_session import SegmentSession, load_segment_
 from brisk.segments.frame import run_serially
 from brisk.segments.model.model_file import read_model_file
 from brisk.segments.prepared import manifest, preparation, siblings, trial
+from brisk.segments.prepared.form import PreparedModel
 from brisk.segments.prepared.preparation import prepare
 from brisk.segments.prepared.recipes import Fold, Recipe, follow
 from brisk.segments.prepared.siblings import skeleton_of
@@ -339,6 +341,29 @@ def test_a_recipe_follows_the_order_and_precision_of_the_fusions() -> None:
     assert follow(Recipe("w"), floats).base is not None  # nothing is copied
     with pytest.raises(KeyError):
         follow(Recipe("none"), floats)
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        ["w1", "", [["Mul", ["gamma1"], 10**400]], False, []],
+        ["w1", "", [], False, [math.inf]],
+        ["w1", "", [], False, [2**70]],
+    ],
+)
+def test_a_recipe_of_a_number_that_no_computation_takes_is_an_unusable_form(
+    tmp_path: Path, recipe: list[object]
+) -> None:
+    made = prepare(network(tmp_path / "first.onnx", 1), 1).path
+    path = network(tmp_path / "next.onnx", 2)
+    sibling = siblings.sibling_of(read_model_file(path))
+    form = PreparedModel(made, path, 1, sibling=sibling)
+    structure = form.kept[0].structure
+    assert sibling is not None
+    assert structure is not None
+    changed = dataclasses.replace(structure, recipes=(recipe,) * len(structure.weights))
+    with pytest.raises(ArtefactError, match="the recipe of a weight does not fit"):
+        sibling.weights(changed, form.container)
 
 
 def test_a_model_with_a_broken_weight_is_refused_as_ever(tmp_path: Path) -> None:

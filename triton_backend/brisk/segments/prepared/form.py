@@ -129,7 +129,7 @@ class PreparedModel(Source):
         """The number of look-ups of sessions of structures, by result (PASK, III-C)."""
         try:
             self.plan, self.kept = self._read(self.container.content, model, taps)
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise ArtefactError(f"{path}: no prepared model: {error!r}") from error
 
     @property

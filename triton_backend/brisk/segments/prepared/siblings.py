@@ -76,7 +76,7 @@ class Sibling:
                     container.verify(blob)
                 else:
                     data = follow(recipe, self._floats)
-            except (KeyError, TypeError, ValueError, IndexError) as error:
+            except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
                 raise ArtefactError(
                     f"{container.path}: the recipe of a weight does not fit: {error!r}"
                 ) from error
