@@ -249,10 +249,7 @@ def test_models_are_told_apart_by_what_no_sketch_shows(tmp_path: Path, sizes: li
     assert one != two
 
 
-def test_notes_are_forgotten_beyond_a_number(
-    tmp_path: Path, sizes: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(content, "MOST_KNOWN", 4)
+def test_notes_are_forgotten_beyond_a_number(tmp_path: Path, sizes: list[int]) -> None:
     paths = [tmp_path / f"{number}.onnx" for number in range(5)]
     for age, path in enumerate(reversed(paths)):
         path.write_bytes(b"%d" % age)
@@ -260,7 +257,7 @@ def test_notes_are_forgotten_beyond_a_number(
         content_of(path, [ITSELF])
     notes = tmp_path / "cache" / "artefacts" / KNOWN
     assert len(list(notes.iterdir())) == 5
-    forget_old_notes()
+    forget_old_notes(KNOWN, 4)
     assert len(list(notes.iterdir())) == 2
     sizes.clear()
     content_of(paths[0], [ITSELF])

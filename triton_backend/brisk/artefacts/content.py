@@ -362,12 +362,13 @@ KNOWN = "known"
 MOST_KNOWN = 4096
 
 
-def forget_old_notes() -> None:
-    """Remove the oldest notes if there are more than ``MOST_KNOWN``; half that number stays."""
+def forget_old_notes(folder: str, most: int) -> None:
+    """Remove the oldest notes of a folder among the artefacts if there are more than ``most``;
+    half that number stays."""
     with contextlib.suppress(OSError):
-        notes = [entry.path for entry in os.scandir(store.artefacts_directory() / KNOWN)]
-        if len(notes) > MOST_KNOWN:
-            for path in sorted(notes, key=os.path.getmtime)[: -MOST_KNOWN // 2]:
+        notes = [entry.path for entry in os.scandir(store.artefacts_directory() / folder)]
+        if len(notes) > most:
+            for path in sorted(notes, key=os.path.getmtime)[: -most // 2]:
                 os.unlink(path)
 
 

@@ -12,13 +12,13 @@ import fcntl
 import os
 import stat
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from brisk.artefacts import skeletons, store
-from brisk.artefacts.content import forget_old_notes, sketch_of
+from brisk.artefacts.content import KNOWN, MOST_KNOWN, forget_old_notes, sketch_of
 from brisk.errors import BriskError
 from brisk.ownership import make_private
 from brisk.paths import listed, open_file
@@ -35,6 +35,8 @@ DEFAULT_SHARE = 0.25
 REFUSED = "refused"
 """The folder of notes, named by the models' sketches, of the sizes of forms too large to keep."""
 
+MOST_REFUSED = 1024
+
 DRAFT = ".draft-"
 """The prefix of folders in a folder of artefacts that a builder writes parts of a form into."""
 
@@ -45,6 +47,9 @@ time from which on that is done again."""
 COMPLETE = 0o400
 """The mode of a draft that is complete and has room, and of what is published: it is replaced as a
 whole or not at all."""
+
+_NOTES = frozenset({KNOWN, REFUSED, skeletons.NOTED})
+"""Folders among those of the sketches that hold notes, by the thousand, and no artefacts."""
 
 _DIGITS = 20
 
@@ -79,13 +84,19 @@ class KeptArtefact:
 def kept_artefacts(environment: Mapping[str, str] = os.environ) -> list[KeptArtefact]:
     """Return all artefacts of the cache directory, the one that was used least recently first."""
     artefacts = []
-    for model in listed(store.artefacts_directory(environment)):
-        for path in (path for folder in listed(model) for path in listed(folder)):
-            if path.suffix == ARTEFACT:
-                with contextlib.suppress(OSError):  # another process has removed it just now
-                    status = path.stat()
-                    artefacts.append(KeptArtefact(path, status.st_size, _used_s(path, status)))
+    for path in (path for folder in _folders(environment) for path in listed(folder)):
+        if path.suffix == ARTEFACT:
+            with contextlib.suppress(OSError):  # another process has removed it just now
+                status = path.stat()
+                artefacts.append(KeptArtefact(path, status.st_size, _used_s(path, status)))
     return sorted(artefacts, key=lambda each: (each.used_s, each.path))
+
+
+def _folders(environment: Mapping[str, str] = os.environ) -> Iterator[Path]:
+    """Yield the folders of artefacts, which lie in those of their models' sketches."""
+    for sketch in listed(store.artefacts_directory(environment)):
+        if sketch.name not in _NOTES:
+            yield from listed(sketch)
 
 
 def note_use(artefact: Path) -> None:
@@ -165,7 +176,8 @@ def make_room(needed_bytes: int, draft: int | None = None) -> None:
         if draft is not None:
             os.fchmod(draft, COMPLETE)
     sweep_now_and_then()
-    forget_old_notes()
+    forget_old_notes(KNOWN, MOST_KNOWN)
+    forget_old_notes(REFUSED, MOST_REFUSED)
     skeletons.forget_unused()
 
 
@@ -239,13 +251,12 @@ def _count_and_remove(needed_bytes: int, limit_bytes: int) -> int:
 def _drafts_bytes() -> int:
     """Return the bytes of drafts that have room already and are about to be published."""
     total_bytes = 0
-    for model in listed(store.artefacts_directory()):
-        for path in (path for folder in listed(model) for path in listed(folder)):
-            if path.name.startswith(".") and f"{ARTEFACT}." in path.name:
-                with contextlib.suppress(OSError):  # it is published just now
-                    status = path.stat()
-                    if stat.S_IMODE(status.st_mode) == COMPLETE:
-                        total_bytes += status.st_size
+    for path in (path for folder in _folders() for path in listed(folder)):
+        if path.name.startswith(".") and f"{ARTEFACT}." in path.name:
+            with contextlib.suppress(OSError):  # it is published just now
+                status = path.stat()
+                if stat.S_IMODE(status.st_mode) == COMPLETE:
+                    total_bytes += status.st_size
     return total_bytes
 
 
@@ -315,13 +326,7 @@ def sweep_now_and_then() -> None:
 def sweep(environment: Mapping[str, str] = os.environ) -> None:
     """Remove what killed builders left, in all folders that no process builds in; one that holds
     nothing else then goes, too."""
-    folders = [
-        folder
-        for model in listed(store.artefacts_directory(environment))
-        for folder in listed(model)
-        if any(map(_is_remnant, listed(folder)))
-    ]
-    for folder in folders:
+    for folder in [each for each in _folders(environment) if any(map(_is_remnant, listed(each)))]:
         with contextlib.suppress(OSError), store.locked(folder) as is_ours:
             if is_ours:
                 remove_remnants(folder)

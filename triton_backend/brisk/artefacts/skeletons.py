@@ -16,6 +16,9 @@ from pathlib import Path, PurePath
 from brisk.artefacts import store
 from brisk.ownership import make_private
 
+NOTED = "skeletons"
+"""The folder, among the artefacts, of the notes."""
+
 MOST_NOTED = 4
 """The most forms noted of a skeleton: one of them is enough, others may be removed meanwhile."""
 
@@ -84,4 +87,4 @@ def forget_unused(most: int = MOST_KEPT) -> None:
 
 
 def _folder() -> Path:
-    return store.artefacts_directory() / "skeletons"
+    return store.artefacts_directory() / NOTED
