@@ -10,7 +10,8 @@ import contextlib
 import json
 import os
 import random
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePath
 
 from brisk.artefacts import store
@@ -27,6 +28,9 @@ MOST_KEPT = 1024
 LOOKED_AT = 16
 """The number of notes checked at a time, if there are more: with thousands of models that are all
 in use, a process that prepares one more must not read the notes of all others."""
+
+LONGEST_CHANGE_S, _LOOK_S = 2.0, 0.01
+"""Far above what changing a note takes, and the time between two looks at whether it is done."""
 
 _SUFFIX = ".segments"
 
@@ -64,6 +68,24 @@ def note_forms(skeleton: str, forms: Mapping[Path, str]) -> None:
     entries = [[str(path.relative_to(root)), digest] for path, digest in forms.items()]
     text = json.dumps(entries[:MOST_NOTED])
     store.publish(_folder() / skeleton, lambda file: file.write(text.encode()))
+
+
+@contextlib.contextmanager
+def changing() -> Iterator[None]:
+    """Open a context in which no other thread or process changes what it has read of the notes.
+
+    Who holds them for ``LONGEST_CHANGE_S`` does not run, and is not waited for. Raises OSError.
+    """
+    make_private(_folder())
+    lock = store.artefacts_directory() / f"{NOTED}.lock"
+    until_s = time.monotonic() + LONGEST_CHANGE_S
+    with contextlib.ExitStack() as held:
+        while not held.enter_context(store.locked(lock, store.FOR_ALL_MACHINES)):
+            held.close()
+            if time.monotonic() > until_s:
+                break
+            time.sleep(_LOOK_S)
+        yield
 
 
 def is_refused(skeleton: str) -> bool:

@@ -144,10 +144,11 @@ def note_form(skeleton: str, path: Path, structures: Sequence[Mapping[str, Any]]
         return True  # that was reported then
     text = repr([(each["digest"], each["recipes"]) for each in structures])
     digest = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-    noted = skeletons.noted_forms(skeleton)
-    others = {each: other for each, other in noted.items() if each != path and each.is_file()}
-    agrees = all(other == digest for other in others.values())
-    skeletons.note_forms(skeleton, {path: digest, **others} if agrees else {})
+    with skeletons.changing():  # else of two that come at once neither sees the other
+        noted = skeletons.noted_forms(skeleton)
+        others = {each: other for each, other in noted.items() if each != path and each.is_file()}
+        agrees = all(other == digest for other in others.values())
+        skeletons.note_forms(skeleton, {path: digest, **others} if agrees else {})
     return agrees
 
 
