@@ -55,6 +55,19 @@ def test_joined_runs_have_a_power_of_two_of_rows(rows: list[int], taken: list[in
     assert found == taken
 
 
+@pytest.mark.parametrize(("batching", "joined"), [(True, 2), (False, 1)])
+def test_a_request_of_an_entry_that_asks_for_no_batching_joins_no_run_of_another_s(
+    batching: bool, joined: int
+) -> None:
+    """Two entries of one file share its session."""
+    model, session = a_model(max_batch_size=8), ASession()
+    queue: ReadyQueue[Request] = ReadyQueue()
+    for number, each in enumerate((model, model._replace(name="other", batching=batching))):
+        request = a_request(number, each, session, (TensorForm("x", "FP32", (1, 3)),))
+        queue.add(request, None, "m")
+    assert len(take_batch(queue, ProfileTable(), None, lambda: 0)) == joined
+
+
 @pytest.mark.parametrize(
     ("deadline_ns", "run_ns", "joined"),
     [

@@ -212,12 +212,14 @@ NONE_EARLY = math.inf
 def can_join(first: Request, other: Request, rows: int) -> bool:
     """Return whether ``other`` fits behind ``rows`` rows that started with ``first``.
 
-    It needs the same session and class; inputs and states of the same names, datatypes and row
-    shapes; the same wanted outputs and agreement; and no more rows than the model takes.
+    It needs an entry that asks for batching; the same session and class; inputs and states of the
+    same names, datatypes and row shapes; the same wanted outputs and agreement; and no more rows
+    than the model takes.
     """
     model, form, others = first.binding.model, first.record.form, other.record.form
     return (
         not other.is_alone
+        and other.binding.model.batching
         and other.binding.session is first.binding.session
         and others.job_class == form.job_class
         and 0 < other.rows <= model.max_batch_size - rows
