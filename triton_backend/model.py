@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from typing import Any
@@ -12,7 +13,10 @@ def _import_what_lies_beside_this_file_first() -> None:
     files may lie, and in this file's folder last, behind any other Brisk that Python has.
     """
     folder = os.path.dirname(os.path.abspath(__file__))
-    sys.path[:] = [folder, *(each for each in sys.path if each not in ("", os.getcwd(), folder))]
+    working = ""
+    with contextlib.suppress(OSError):  # it has been removed
+        working = os.getcwd()
+    sys.path[:] = [folder, *(each for each in sys.path if each not in ("", working, folder))]
 
 
 _import_what_lies_beside_this_file_first()

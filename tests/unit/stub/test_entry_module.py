@@ -21,6 +21,34 @@ print(brisk.__file__)
 """
 
 
+def environment_of(folder: Path) -> dict[str, str]:
+    return {
+        **{name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+        "BRISK_RUNTIME_DIR": str(folder / "runtime"),
+        "BRISK_PYTHON": "/bin/true",
+    }
+
+
+def test_a_working_directory_that_has_been_removed_is_no_matter(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    ended = subprocess.run(
+        [
+            sys.executable,
+            "-I",
+            "-c",
+            f"import os; os.rmdir({str(gone)!r}){STUB}",
+            "",
+            str(BACKEND),
+        ],
+        cwd=gone,
+        env=environment_of(tmp_path),
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 0, ended.stderr
+
+
 def test_neither_the_working_directory_s_modules_nor_another_brisk_are_imported(
     tmp_path: Path,
 ) -> None:
@@ -28,15 +56,10 @@ def test_neither_the_working_directory_s_modules_nor_another_brisk_are_imported(
     for place in (working / "brisk.py", working / "numpy.py", packages / "brisk" / "__init__.py"):
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(f"raise SystemExit('{place} was run')")
-    environment = {
-        **{name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
-        "BRISK_RUNTIME_DIR": str(tmp_path / "runtime"),
-        "BRISK_PYTHON": "/bin/true",
-    }
     ended = subprocess.run(
         [sys.executable, "-I", "-c", STUB, str(packages), str(BACKEND)],
         cwd=working,
-        env=environment,
+        env=environment_of(tmp_path),
         capture_output=True,
         text=True,
     )
