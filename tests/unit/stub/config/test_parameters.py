@@ -220,6 +220,21 @@ def test_early_answers_are_asked_for_by_the_entry_or_the_server(
     assert parse_parameters(written).accuracy_ppm == ppm
 
 
+def test_what_only_early_answers_use_is_told_where_none_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    values = said(brisk_tolerance="cosine 0.99", brisk_smaller_model="small.onnx")
+    (line,) = parse_parameters(values).ignored()
+    assert line == (
+        "parameters brisk_tolerance, brisk_smaller_model have no effect without brisk_accuracy"
+    )
+    (line,) = parse_parameters(said(brisk_tolerance="cosine 0.99", brisk_accuracy="off")).ignored()
+    assert line == "parameter brisk_tolerance has no effect without brisk_accuracy"
+    assert list(parse_parameters({**values, **said(brisk_accuracy="0.98")}).ignored()) == []
+    monkeypatch.setenv("BRISK_ACCURACY", "0.98")
+    assert list(parse_parameters(values).ignored()) == []
+
+
 @pytest.mark.parametrize(
     ("text", "kept"),
     [

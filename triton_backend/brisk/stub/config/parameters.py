@@ -23,7 +23,8 @@ DEFAULT_MAX_QUEUE_SIZE = 512
 LONGEST_RUN_S = 30 * 24 * 3600
 
 CLASS, MAX_CLASS = "brisk_class", "brisk_max_class"
-SMALLER_MODEL = "brisk_smaller_model"
+ACCURACY = "brisk_accuracy"
+TOLERANCE, SMALLER_MODEL = "brisk_tolerance", "brisk_smaller_model"
 
 Parser = Callable[[str], Any]
 """Returns the value of a text; raises ValueError that says what the text must be."""
@@ -63,6 +64,10 @@ class Parameters(NamedTuple):
             meant = [own[_bare(name)] for name in names if _bare(name) in own]
             guess = f"; did you mean {', '.join(meant)}?" if meant else ""
             yield f"{_named(names)} {are} unknown to Brisk and ignored{guess}"
+        early = ((TOLERANCE, self.tolerance), (SMALLER_MODEL, self.smaller_model))
+        if names := tuple(name for name, said in early if said and not self.accuracy_ppm):
+            have = "has" if len(names) == 1 else "have"
+            yield f"{_named(names)} {have} no effect without {ACCURACY}"
 
 
 def _named(names: Sequence[str]) -> str:
@@ -124,13 +129,13 @@ _job_class = choice({name: name for name in JOB_CLASSES}, f"one of {', '.join(JO
 ENTRY_PARAMETERS: Mapping[str, Parser] = {
     CLASS: _job_class,
     MAX_CLASS: _job_class,
-    "brisk_accuracy": share_ppm,
+    ACCURACY: share_ppm,
     "brisk_load": choice({"eager": False, "lazy": True}, "eager or lazy"),
     "brisk_max_queue_size": _positive_integer,
     "brisk_max_run": _duration_ns,
     SMALLER_MODEL: _file_name,
     "brisk_share": choice({"on": True, "off": False}, "on or off"),
-    "brisk_tolerance": lambda text: str(tolerance(text)),
+    TOLERANCE: lambda text: str(tolerance(text)),
 }
 
 INPUTS_ON_CPU = "FORCE_CPU_ONLY_INPUT_TENSORS"
@@ -210,8 +215,8 @@ def parse_parameters(parameters: Mapping[str, Any], taken: Collection[str] = ())
         values.get("brisk_max_queue_size", DEFAULT_MAX_QUEUE_SIZE),
         values.get("brisk_max_run", DEFAULT_MAX_RUN_NS),
         values.get("brisk_load", False),
-        values["brisk_accuracy"] if "brisk_accuracy" in values else accuracy_ppm(),
-        values.get("brisk_tolerance", ""),
+        values[ACCURACY] if ACCURACY in values else accuracy_ppm(),
+        values.get(TOLERANCE, ""),
         values.get(SMALLER_MODEL, ""),
         foreign=tuple(
             name for name in others if name not in (*ONNXRUNTIME_PARAMETERS, INPUTS_ON_CPU)
@@ -235,8 +240,8 @@ def is_above(one: str, other: str) -> bool:
 # The parts of a request other than its inputs.
 
 MILLION = 1_000_000
-_EARLY_EXIT, _ACCURACY = "brisk_early_exit", "brisk_accuracy"
-_REQUEST_PARAMETERS = (CLASS, _EARLY_EXIT, _ACCURACY)
+_EARLY_EXIT = "brisk_early_exit"
+_REQUEST_PARAMETERS = (CLASS, _EARLY_EXIT, ACCURACY)
 
 MAX_CONTEXT_CHARACTERS = 200
 
@@ -314,8 +319,8 @@ def request_agreement(parameters: Mapping[str, Any]) -> int | None:
     ``brisk_accuracy``, the least share. Raises InvalidRequestError for other values.
     """
     agreement_ppm: int | None = None
-    if _ACCURACY in parameters:
-        agreement_ppm = _share_ppm(parameters[_ACCURACY])
+    if ACCURACY in parameters:
+        agreement_ppm = _share_ppm(parameters[ACCURACY])
     if _EARLY_EXIT in parameters:
         text = str(parameters[_EARLY_EXIT]).lower()
         if text not in ("true", "false"):
@@ -336,7 +341,7 @@ def _share_ppm(value: Any) -> int:
         share = 0.0
     if isinstance(value, bool) or not 0 < share <= 1:
         raise InvalidRequestError(
-            f"request parameter {_ACCURACY} must be a number above 0 and at most 1, "
+            f"request parameter {ACCURACY} must be a number above 0 and at most 1, "
             f"not {value!r:.60}"
         )
     return round(share * MILLION)
