@@ -74,8 +74,9 @@ def server(
     endings: Endings,
 ) -> Iterator[TritonServer]:
     repository = tmp_path_factory.mktemp("early_exits")
-    for name in ("eager", "audited", "damaged", "stale"):
-        file = write_entry(repository, name, network(), CONFIG) / "1" / "model.onnx"
+    for name in ("cached", "eager", "audited", "damaged", "stale"):
+        kept = "response_cache { enable: true }" if name == "cached" else ""
+        file = write_entry(repository, name, network(), CONFIG + kept) / "1" / "model.onnx"
         digest = "another" if name == "stale" else digest_of(file)
         promise = 0.97 if name == "audited" else MODEST
         write_cascade(caches_file(file), eager(digest, promise))
@@ -91,8 +92,10 @@ def server(
     )
     MIXED[0] = mixed
     told = {"BRISK_METRICS_INTERVAL_S": "0.5"}
+    options = ("--cache-config=local,size=1048576",)
+    log = repository / "log"
     with running_server(
-        installation, repository, backends, repository / "log", environment=told, endings=endings
+        installation, repository, backends, log, options, environment=told, endings=endings
     ) as running:
         yield running
 
@@ -146,6 +149,15 @@ def test_easy_inputs_are_answered_by_the_exit_unless_the_request_opts_out(
     assert not same(off, by_the_exit(inputs))
     assert same(ask(client, "eager", inputs, brisk_accuracy="0.98"), by_the_model(inputs))
     assert same(ask(client, "eager", inputs, brisk_accuracy=str(MODEST)), by_the_exit(inputs))
+
+
+def test_where_triton_keeps_answers_none_comes_early(client: http.InferenceServerClient) -> None:
+    """Its cache goes by inputs alone: a request that allows no early answer would get one."""
+    wait_for_caches(client, "eager")  # all models were loaded before any caches
+    for seed in range(20):
+        inputs = images(1, seed=seed)
+        assert same(ask(client, "cached", inputs), by_the_model(inputs))
+        assert same(ask(client, "cached", inputs, brisk_early_exit=False), by_the_model(inputs))
 
 
 @pytest.mark.parametrize("rows", [1, 2, 8])

@@ -18,6 +18,7 @@ from brisk.triton.locate import ServerInstallation
 from brisk_client.inference import Transport
 from support.server.entries import ANY_CLASS, write_entry
 from support.server.running import Endings, running_server, runtime_processes
+from support.server.scraping import value, wait_for
 from support.server.sequence_clients import (
     INT64,
     ByHand,
@@ -77,6 +78,9 @@ def server(
     write_entry(
         repository, "bare", accumulator(), batch + X + Y + direct(SUM.split("initial")[0] + "}")
     )
+    warm_up = 'model_warmup { name: "zeros" batch_size: 1 inputs { key: "x" value { '
+    warm_up += "data_type: TYPE_FP32 dims: [ 2 ] zero_data: true } } }\n"
+    write_entry(repository, "warmed", accumulator(), batch + X + Y + oldest(SUM) + warm_up)
     whole = state("sum", "next", "INT64", "2", 'dims: [ 2 ] data_file: "sum"')
     entry = write_entry(
         repository,
@@ -206,6 +210,18 @@ def test_integers_start_from_a_file_and_stay_exact(server: TritonServer) -> None
         answers = client.whole("whole", 1, [x, x, x])
     for index, answer in enumerate(answers, 1):
         np.testing.assert_array_equal(answer, first + index * x)
+
+
+def test_warm_up_requests_belong_to_no_sequence_and_that_is_said(server: TritonServer) -> None:
+    sequence = steps(3, 4)
+    with SequenceClient(server, Transport.GRPC) as client:
+        assert_equal(client.whole("warmed", 5, sequence), ACCUMULATOR.answers(sequence))
+    assert "model 'warmed' version 1: model_warmup has no effect" in server.log.read_text()
+    asked = len(sequence)
+    found = wait_for(
+        server, lambda series: value(series, "brisk_requests_total", model="warmed") >= asked
+    )
+    assert value(found, "brisk_requests_total", model="warmed") == asked
 
 
 def test_a_start_in_the_middle_begins_anew(server: TritonServer) -> None:

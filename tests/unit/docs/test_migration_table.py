@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tritonclient.grpc import model_config_pb2
 
-from brisk.stub.config.field_support import DELAY, IGNORED, REFUSED
+from brisk.stub.config.field_support import CACHED, DELAY, IGNORED, REFUSED, WARM_UP
 from brisk.stub.config.session_tuning import TAKEN
 from brisk.tuning import SESSION_KEYS
 
@@ -46,6 +46,7 @@ def rows() -> list[tuple[list[str], str, str]]:
 
 
 ROWS = rows()
+NOTICES = (*IGNORED, DELAY, CACHED, WARM_UP)
 EFFECTS = {field: effect for fields, effect, _ in ROWS for field in fields}
 
 
@@ -67,7 +68,7 @@ def test_every_row_names_a_test_that_is_there(row: tuple[list[str], str, str]) -
     assert f"def {found[2]}(" in file.read_text(), shown
 
 
-@pytest.mark.parametrize("notice", [*IGNORED, DELAY], ids=lambda notice: notice.field)
+@pytest.mark.parametrize("notice", NOTICES, ids=lambda notice: notice.field)
 def test_what_the_code_says_at_load_is_told_with_its_level(notice: Any) -> None:
     level = {"warning": "warning", "info": "information"}[notice.level]
     assert f"said at load ({level})" in EFFECTS[notice.field]
@@ -79,7 +80,7 @@ def test_what_the_code_refuses_is_told(field: str) -> None:
 
 
 def test_no_other_field_is_said_to_be_told_at_load() -> None:
-    spoken = {notice.field for notice in (*IGNORED, DELAY)} | {"parameters"}
+    spoken = {notice.field for notice in NOTICES} | {"parameters"}
     for fields, effect, _ in ROWS:
         if "said at load" in effect:
             assert spoken & set(fields), fields

@@ -14,6 +14,7 @@ from brisk.protocol.records import SequenceStep, TensorForm
 from brisk.protocol.runtime_paths import ROLE_OF_CLASS
 from brisk.stub.config.entry import Entry
 from brisk.stub.config.parameters import (
+    MILLION,
     REALTIME,
     request_agreement,
     request_class,
@@ -202,11 +203,12 @@ class RequestHandler:
         entry = self._entry
         parameters = request_parameters(request)
         left_out = entry.sequences.left_out if entry.sequences is not None else ()
+        agreement_ppm = request_agreement(parameters)
         inputs = read_inputs(request, entry.bfloat16_inputs, left_out)
         shape = inputs[0].form.shape if inputs else ()
         return ReadRequest(
             request_class(parameters, entry.parameters),
-            request_agreement(parameters),
+            agreement_ppm if entry.answers_early else MILLION,
             request_deadline_ns(arrived_ns, request.timeout()),
             trace_context(request),
             inputs,

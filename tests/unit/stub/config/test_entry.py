@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from brisk.cli.views.learning import read_aim
 from brisk.errors import InvalidConfigurationError, InvalidModelError
 from brisk.stub.config.entry import find_model, read_entry
+from brisk.stub.config.session_tuning import read_tuning
 
 
 def make_file(path: Path) -> Path:
@@ -119,6 +121,36 @@ def test_an_instance_kind_that_is_not_served_is_named(tmp_path: Path) -> None:
     make_file(tmp_path / "3" / "model.onnx")
     with pytest.raises(InvalidConfigurationError, match="KIND_MODEL is not served"):
         read_entry(arguments(tmp_path, {}, model_instance_kind="MODEL"))
+
+
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_nothing_is_answered_early_or_learned_where_triton_keeps_answers(
+    tmp_path: Path, is_kept: bool
+) -> None:
+    make_file(tmp_path / "3" / "model.onnx")
+    parameters = {"brisk_accuracy": {"string_value": "0.98"}}
+    config = {"parameters": parameters, "response_cache": {"enable": is_kept}}
+    entry = read_entry(arguments(tmp_path, config))
+    assert entry.answers_early is not is_kept
+    assert entry.model.accuracy_ppm == (0 if is_kept else 980_000)
+    (tmp_path / "config.pbtxt").write_text(
+        'parameters { key: "brisk_accuracy" value { string_value: "0.98" } }'
+        f"response_cache {{ enable: {str(is_kept).lower()} }}"
+    )
+    assert (read_aim(tmp_path, tmp_path / "3" / "model.onnx") is None) is is_kept
+
+
+def test_a_library_of_a_model_that_lies_elsewhere_is_searched_in_the_entry(tmp_path: Path) -> None:
+    entry, model = tmp_path / "entry", tmp_path / "copy" / "1" / "model.onnx"
+    library = make_file(entry / "3" / "ops.so")
+
+    def libraries(name: str) -> tuple[str, ...]:
+        config = {"model_operations": {"op_library_filename": [name]}}
+        return read_tuning(config, entry, model).tuning.operator_libraries
+
+    assert libraries("3/ops.so") == (str(library),)
+    with pytest.raises(InvalidModelError, match=rf"no library 'ops.so' .* a file in {entry}$"):
+        libraries("ops.so")
 
 
 def test_a_wrong_parameter_is_the_entry_s_fault(tmp_path: Path) -> None:

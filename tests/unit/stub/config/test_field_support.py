@@ -66,6 +66,19 @@ def test_a_queue_delay_is_told_as_what_it_is() -> None:
     assert str(notice).startswith("dynamic_batching.max_queue_delay_microseconds only delays: ")
 
 
+def test_an_entry_whose_answers_triton_keeps_is_told_that_none_comes_early() -> None:
+    (notice,) = check_fields(changed(response_cache={"enable": True}), "cpu")
+    assert str(notice).startswith("response_cache.enable excludes early answers: ")
+    assert check_fields(changed(response_cache={"enable": False}), "cpu") == ()
+
+
+def test_a_warm_up_of_sequences_is_told_to_compute_nothing() -> None:
+    warmed = changed(model_warmup=[{"name": "twice", "batch_size": 1}])
+    assert check_fields(warmed, "cpu") == ()
+    (notice,) = check_fields({**warmed, "sequence_batching": {}}, "cpu")
+    assert (notice.field, notice.level) == ("model_warmup", "warning")
+
+
 def test_every_refused_field_is_told_at_once() -> None:
     wrong = changed(
         batch_input=[{"kind": "BATCH_ELEMENT_COUNT"}],

@@ -15,6 +15,7 @@ from brisk.exits.files.learning_record import (
     rows_wanted,
     samples_limit_bytes,
 )
+from brisk.stub.config.field_support import keeps_answers
 from brisk.stub.config.parameters import Parameters, parse_parameters
 from brisk.stub.config.session_tuning import TAKEN
 from brisk.view.entry_text import written_config
@@ -25,10 +26,11 @@ def aim_of(file: Path, config: Mapping[str, Any], said: Parameters) -> Aim | Non
 
     ``said``: its parameters.
 
-    A model with states learns nothing, since caches do not compute them.
+    A model with states learns nothing, since caches do not compute them, and neither does one
+    whose answers Triton's response cache keeps.
     """
     has_states = bool((config.get("sequence_batching") or {}).get("state"))
-    if not said.accuracy_ppm or has_states:
+    if not said.accuracy_ppm or has_states or keeps_answers(config):
         return None
     return Aim.of(file, said.accuracy_ppm / 1e6, said.tolerance, said.smaller_model)
 

@@ -19,7 +19,13 @@ from brisk.protocol.entry_files import (
     users_path,
 )
 from brisk.protocol.records import LoadModel
-from brisk.stub.config.field_support import COUNT, Notice, check_fields, is_first_instance
+from brisk.stub.config.field_support import (
+    COUNT,
+    Notice,
+    check_fields,
+    is_first_instance,
+    keeps_answers,
+)
 from brisk.stub.config.parameters import SMALLER_MODEL, Parameters, parse_parameters
 from brisk.stub.config.session_tuning import read_tuning
 
@@ -46,6 +52,8 @@ class Entry(NamedTuple):
     """The notices of the entry's fields and parameters without their usual effect."""
     sequences: SequenceSettings | None
     """The settings of the entry's ``sequence_batching``; None if it has none."""
+    answers_early: bool
+    """Whether requests may be answered early."""
 
 
 def read_entry(
@@ -73,6 +81,7 @@ def read_entry(
         sequences = read_sequences(config, directory, model_path)
     tuning = read_tuning(config, directory, model_path, is_on_gpu=device != "cpu")
     parameters = parse_parameters(config.get("parameters", {}), tuning.taken)
+    answers_early = not keeps_answers(config)
     max_batch_size = int(config.get("max_batch_size", 0))
     joins = "dynamic_batching" in config or sequences is not None
     return Entry(
@@ -89,7 +98,7 @@ def read_entry(
             sequence_idle_ns=sequences.idle_ns if sequences else 0,
             tuning=tuning.tuning,
             max_run_ns=parameters.max_run_ns,
-            accuracy_ppm=parameters.accuracy_ppm,
+            accuracy_ppm=parameters.accuracy_ppm if answers_early else 0,
             tolerance=parameters.tolerance,
             smaller=_smaller_model(model_path, parameters),
         ),
@@ -105,6 +114,7 @@ def read_entry(
         is_first=is_first_instance(config, arguments.get("model_instance_name", "")),
         notices=(*notices, *tuning.notices),
         sequences=sequences,
+        answers_early=answers_early,
     )
 
 

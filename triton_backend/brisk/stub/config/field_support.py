@@ -102,6 +102,22 @@ DELAY = Notice(
     "only delays",
 )
 
+CACHED = Notice(
+    "info",
+    "response_cache.enable",
+    "Triton's cache goes by inputs alone, and would hand an early answer to requests that allow "
+    "none; the whole model answers",
+    "excludes early answers",
+)
+
+WARM_UP = Notice(
+    "warning",
+    "model_warmup",
+    "with sequence_batching its requests belong to no sequence, like Triton's fillers of a batch, "
+    "and are not computed",
+)
+"""The notice of an entry with ``sequence_batching``; elsewhere the field has its usual effect."""
+
 REFUSED = {
     "batch_input": "the model would not get that input",
     "batch_output": "the answers would not be divided among the requests as it says",
@@ -141,11 +157,19 @@ def check_fields(config: Mapping[str, Any], device: str) -> tuple[Notice, ...]:
             "; ".join(problems) + "; expected a configuration without (docs/migration.md)"
         )
     has_effect = {ACCELERATORS} if device != "cpu" and _accelerators(config) == {"cuda"} else set()
+    if "sequence_batching" not in config:
+        has_effect.add(WARM_UP)
     return tuple(
         notice
-        for notice in (*IGNORED, DELAY)
+        for notice in (*IGNORED, DELAY, CACHED, WARM_UP)
         if notice not in has_effect and _is_asked_for(config, notice.field)
     )
+
+
+def keeps_answers(config: Mapping[str, Any]) -> bool:
+    """Whether Triton's response cache keeps an entry's answers, which requests of any parameters
+    then get."""
+    return _is_asked_for(config, CACHED.field)
 
 
 def _accelerators(config: Mapping[str, Any]) -> set[str]:

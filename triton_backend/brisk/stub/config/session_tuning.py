@@ -187,8 +187,9 @@ def _libraries(
 def _library(name: str, entry: Path, beside: Path) -> str:
     """Return the absolute path of a library that the entry names.
 
-    A relative name is searched in the model's folder, then the version's, then the entry's. An
-    absolute path must be inside the entry's folder. Raises InvalidModelError.
+    A relative name is searched in the model's folder, then the version's, then the entry's; for a
+    model that lies elsewhere, in the entry's alone. An absolute path must be inside the entry's
+    folder. Raises InvalidModelError.
     """
     if os.path.isabs(name):
         inside = os.path.relpath(os.path.realpath(name), os.path.realpath(entry))
@@ -200,8 +201,10 @@ def _library(name: str, entry: Path, beside: Path) -> str:
         library = find_inside(entry, inside, _LIBRARIES)
         folders = [entry]
     else:
-        version = entry / beside.relative_to(entry).parts[0]
-        folders = list(dict.fromkeys((beside, version, entry)))
+        folders = [entry]
+        if beside.is_relative_to(entry):
+            version = entry / beside.relative_to(entry).parts[0]
+            folders = list(dict.fromkeys((beside, version, entry)))
         candidates = (find_inside(folder, name, _LIBRARIES) for folder in folders)
         library = next((each for each in candidates if each is not None), None)
     if library is None or library.is_dir():
