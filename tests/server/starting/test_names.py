@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from brisk.fork_server.build import find_compiler
+from brisk.triton.backend_directory import assemble
+from brisk.triton.locate import ServerInstallation
 from brisk_client.inference import InferenceClient, Transport
 from support.server.entries import doubled, write_entry
 from support.server.serve_command import ServeCommand, Serving
@@ -58,6 +60,30 @@ def test_without_one_such_an_entry_is_left_out_by_name_and_the_others_are_served
         assert f"do not load '{repository / 'with space'}'" in served.log_text
         served.load("good")
         assert served.ask("good", 1) == [2.0] * 4
+
+
+@pytest.mark.parametrize("mode", ["none", "explicit"])
+def test_one_whose_name_is_no_utf_8_text_keeps_no_other_from_being_served(
+    tmp_path: Path, serve: Serving, mode: str
+) -> None:
+    repository = tmp_path / "repository"
+    for name in ("good", "m\udcfcller"):
+        write_entry(repository, name, doubled(), 'platform: "onnxruntime_onnx"')
+    with serve(tmp_path, [repository], [f"--model-control-mode={mode}"]) as served:
+        if mode == "explicit":
+            served.load("good")
+        assert served.ask("good", 1) == [2.0] * 4
+        assert "ller' is not served: its name is no UTF-8 text" in served.log_text
+
+
+def test_a_backend_directory_may_be_relative(
+    tmp_path: Path, serve: Serving, installation: ServerInstallation
+) -> None:
+    assemble(tmp_path / "backends", installation)
+    write_entry(tmp_path / "repository", "model", doubled())
+    named = ["--backend-directory", "backends"]
+    with serve(tmp_path, [tmp_path / "repository"], named, working_directory=tmp_path) as served:
+        assert served.ask("model", 1) == [2.0] * 4
 
 
 def test_a_server_that_started_without_the_preload_is_told_by_the_doctor(tmp_path: Path) -> None:

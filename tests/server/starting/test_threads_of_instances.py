@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from brisk.triton.instance_threads import THREADS
+from brisk.triton.instance_threads import FEW_THREADS, THREADS
 from support.server.entries import doubled, write_entry
 from support.server.serve_command import serving
 
@@ -28,6 +28,8 @@ def threads_of_an_entry(folder: Path, repository: Path) -> float:
         for name in ("second", "third"):
             served.load(name)
             assert served.ask(name) == [2.0] * 8
+        told = f"brisk: {FEW_THREADS} holds for Python models that are added later, too"
+        assert (told in served.log_text) == (FEW_THREADS in served.options)
         return (len(os.listdir(tasks)) - before) / 2
 
 

@@ -146,6 +146,34 @@ def test_an_entry_that_triton_loads_nothing_of_is_told_by_all_in_the_same_words(
     assert finding.found == f"'{repository / found.entry}': {found.text}"
 
 
+_UNPRIVILEGED = """
+import ctypes, os, sys
+for capability in (1, 2):  # CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH, by which root reads all
+    ctypes.CDLL(None).prctl(24, capability)  # PR_CAPBSET_DROP, for the next program
+os.execv(sys.executable, [sys.executable, "-m", "brisk.cli", *sys.argv[1:]])
+"""
+
+
+@pytest.mark.parametrize("mode", [0o000, 0o444])
+def test_a_folder_that_cannot_be_read_keeps_no_other_from_being_served(
+    mode: int, tmp_path: Path
+) -> None:
+    """As a volume's lost+found, which is root's."""
+    repository = tmp_path / "models"
+    write_model(repository / "net", {"x": FLOAT_BATCH}, {"y": FLOAT_BATCH})
+    (repository / "lost+found" / "1").mkdir(parents=True)
+    (repository / "lost+found").chmod(mode)
+    words = ["serve", "--repository", str(repository), "--tritonserver", str(tmp_path / "absent")]
+    done = subprocess.run(
+        [sys.executable, "-c", _UNPRIVILEGED, *words], capture_output=True, text=True
+    )
+    told, error = done.stderr.splitlines()
+    assert told.startswith(
+        f"brisk: '{repository / 'lost+found'}' is not served: it cannot be read"
+    )
+    assert "absent" in error  # the server that it would have become
+
+
 def test_a_model_served_in_place_of_its_repository_is_told(
     tmp_path: Path,
 ) -> None:

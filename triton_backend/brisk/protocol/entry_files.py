@@ -54,9 +54,18 @@ def versions_in(entry: Path) -> list[int]:
         for path in listed(entry)
         if path.name.isascii()
         and path.name.isdecimal()
-        and path.is_dir()
+        and os.path.isdir(path)  # which is false where it cannot be looked at
         and str(int(path.name)) == path.name
     )
+
+
+def is_text(name: str) -> bool:
+    """Whether a file's name is UTF-8 text: others have surrogates for their bytes."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def entry_problem(entry: Path) -> str | None:
@@ -64,13 +73,17 @@ def entry_problem(entry: Path) -> str | None:
     None if it may load it.
     """
     expected = f"expected a file like 1/{MODEL_FILE}"
+    if not is_text(entry.name):
+        return "its name is no UTF-8 text, which Triton needs; rename it"
+    if not os.access(entry, os.R_OK | os.X_OK):
+        return "it cannot be read; expected a directory that the server's user may read"
     inside = sorted(path for path in listed(entry) if not path.name.startswith("."))
     versions = versions_in(entry)
     if not versions:
-        if (entry / MODEL_FILE).is_file() and entry.name.isdecimal():
+        if os.path.isfile(entry / MODEL_FILE) and entry.name.isdecimal():
             return "it has no version; this looks like one model: give the folder above it"
         for path in inside:
-            if path.is_dir():
+            if os.path.isdir(path):
                 return f"it has no version: '{path.name}' is no version's number; {expected}"
             if path.name != CONFIG_FILE:
                 return f"it has no version: '{path.name}' lies in the entry itself; {expected}"

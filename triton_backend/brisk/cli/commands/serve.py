@@ -93,10 +93,9 @@ def serve(words: Sequence[str]) -> None:
     """Replace this process by the server. ``words``: the arguments after ``brisk serve``."""
     own, others = _parser().parse_known_args(words)
     from brisk.settings import absolute_paths, check_settings
-    from brisk.triton.instance_threads import with_few_threads
     from brisk.triton.launch import command_line, server_environment
     from brisk.triton.locate import locate_server
-    from brisk.triton.options import check_ports, on_loopback, option
+    from brisk.triton.options import check_ports, on_loopback, option, without_options
     from brisk.triton.regions import own_prefix, with_prefix
     from brisk.triton.server_preload import is_preloaded, preloading
 
@@ -126,7 +125,11 @@ def serve(words: Sequence[str]) -> None:
     else:
         from brisk.triton.backend_directory import names_of_ours
 
-        directory = Path(chosen)
+        directory = Path(chosen).absolute()  # stubs leave the working directory
+        options = [
+            *without_options(options, ("backend-directory",)),
+            f"--backend-directory={directory}",
+        ]
         names = names_of_ours(directory)
         if names and not _starts_stubs(directory, names, environment):
             raise InvalidConfigurationError(f"--backend-directory '{chosen}': {_NO_STUBS}")
@@ -134,7 +137,7 @@ def serve(words: Sequence[str]) -> None:
     environment = preloading(environment, directory / names[0]) if names else environment
     takes_any_name = is_preloaded(environment)
     if names and not _may_have_python_models(options, directory, names):
-        options = with_few_threads(options)
+        options = _with_few_threads(options)
     if own.complete_entries:
         options, added = _completed(options, names, takes_any_name=takes_any_name)
         environment.update(added)
@@ -308,6 +311,26 @@ def _may_have_python_models(options: Sequence[str], directory: Path, names: Sequ
     return repositories is None or has_python_models(repositories, directory, names)
 
 
+def _with_few_threads(options: Sequence[str]) -> Sequence[str]:
+    """Return ``with_few_threads`` of the options; print that Python models have no more threads
+    where one may be added later."""
+    from brisk.triton.instance_threads import (
+        FEW_THREADS,
+        THREADS,
+        says_threads,
+        with_few_threads,
+    )
+    from brisk.view.plan import reads_once
+
+    if not (says_threads(options) or reads_once(options)):
+        print(
+            f"brisk: {FEW_THREADS} holds for Python models that are added later, too; one that "
+            f"asks more than {THREADS} others at a time needs another number",
+            file=sys.stderr,
+        )
+    return with_few_threads(options)
+
+
 def _completed(
     options: Sequence[str], served: Sequence[str], *, takes_any_name: bool
 ) -> tuple[Sequence[str], Mapping[str, str]]:
@@ -316,18 +339,23 @@ def _completed(
 
     ``takes_any_name``: the server can start stubs for entries whose names a shell would change.
     """
+    from brisk.protocol.entry_files import is_text
     from brisk.triton.server_preload import is_plain
     from brisk.view.plan import make_view
 
+    def leaves_out(entry: Path) -> bool:
+        return not (is_plain(entry) or (takes_any_name and is_text(entry.name)))
+
     try:
-        view = make_view(options, served, lambda entry: not (takes_any_name or is_plain(entry)))
+        view = make_view(options, served, leaves_out)
     except (OSError, InvalidConfigurationError) as error:
         print(f"brisk: Triton completes entries itself: {error}", file=sys.stderr)
         view = None
     if view is None:
         return options, {}
     for entry in view.left_out:
-        print(f"brisk: '{entry}' is left out: {_NEEDS_COMPILER}", file=sys.stderr)
+        if is_text(entry.name):  # else it has been named already
+            print(f"brisk: '{entry}' is left out: {_NEEDS_COMPILER}", file=sys.stderr)
     return view.options, view.environment
 
 

@@ -15,7 +15,7 @@ from brisk.copies.local import copy_of
 from brisk.errors import BriskError, InvalidConfigurationError
 from brisk.paths import listed
 from brisk.pipelines import is_pipeline, read_pipeline
-from brisk.protocol.entry_files import REFUSED, entry_problem, layout_problem
+from brisk.protocol.entry_files import REFUSED, entry_problem, is_text, layout_problem
 from brisk.segments.model.sources import checked_model
 from brisk.stub.config.agreement import check_tensors
 from brisk.stub.config.entry import Entry, read_entry
@@ -76,7 +76,7 @@ def _check_entry(directory: Path) -> Iterator[Remark]:
         yield of_all(
             PROBLEM, f"config.pbtxt has name '{config.name}'; expected the directory's, or none"
         )
-    if not is_plain(directory):
+    if not is_plain(directory) and is_text(directory.name):
         yield of_all(
             WARNING,
             "its path has characters that mean something to a shell: `brisk serve` serves it "
