@@ -195,6 +195,33 @@ def test_config_writes_the_file_once_and_overwrites_only_when_forced(tmp_path: P
     assert "max_batch_size: 2" in (entry / "config.pbtxt").read_text()
 
 
+def test_config_keeps_what_is_no_utf_8_text(tmp_path: Path) -> None:
+    entry = write_model(tmp_path / "net", {"x": FLOAT_BATCH}, {"y": FLOAT_BATCH})
+    file = tmp_path / "ours.pbtxt"
+    (entry / "config.pbtxt").symlink_to(file)
+    own = b"# M\xfcller's\nmax_batch_size: 2"
+    file.write_bytes(own)
+    file.chmod(0o640)
+    command = [sys.executable, "-m", "brisk.cli", "config", str(entry)]
+    shown = subprocess.run([*command, "--stdout"], capture_output=True, check=True).stdout
+    assert shown.startswith(own)
+    assert run("config", entry, "--force").returncode == 0
+    assert file.read_bytes() == shown
+    assert file.stat().st_mode & 0o777 == 0o640
+    assert (entry / "config.pbtxt").is_symlink()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["net", "ours.pbtxt"]
+
+
+def test_a_directory_whose_name_is_no_utf_8_text_is_told(tmp_path: Path) -> None:
+    entry = write_model(tmp_path / "m\udcfcller", {"x": FLOAT_BATCH}, {"y": FLOAT_BATCH})
+    answer = run("config", entry)
+    assert (answer.returncode, "is no UTF-8 text" in answer.stderr) == (1, True)
+    command = [sys.executable, "-m", "brisk.cli", "check", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True)
+    assert (done.returncode, done.stderr) == (1, b"")
+    assert b"m\xfcller: its name is no UTF-8 text" in done.stdout
+
+
 def test_a_file_that_is_not_onnx_is_named_in_the_error(tmp_path: Path) -> None:
     model = tmp_path / "1" / "model.onnx"
     model.parent.mkdir()

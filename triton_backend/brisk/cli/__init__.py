@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from typing import NoReturn
@@ -27,6 +28,8 @@ def main() -> None:
     An error of Brisk's own, of a server, of a file or of the network is one red line (and its
     details) and exit status 1. Any other error is a fault of Brisk, shown with its traceback.
     """
+    if isinstance(sys.stdout, io.TextIOWrapper):  # what is no UTF-8 text is printed as it is
+        sys.stdout.reconfigure(errors="surrogateescape")
     try:
         if sys.argv[1:2] == [
             "serve"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import Annotated
 
@@ -103,8 +104,20 @@ def config(
     if stdout:
         print(text, end="")
         return
-    target.write_text(text)
+    _write(target.resolve(), text.encode("utf-8", "surrogateescape"))
     print(f"wrote {target}")
+
+
+def _write(target: Path, content: bytes) -> None:
+    """Give a file its new content, or leave it as it was. Raises OSError."""
+    unfinished = target.with_name(f".{target.name}.{os.getpid()}.unfinished")
+    try:
+        unfinished.write_bytes(content)
+        if target.exists():
+            shutil.copymode(target, unfinished)
+        unfinished.replace(target)
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 def prepare(

@@ -9,9 +9,10 @@ from google.protobuf import text_format
 
 from brisk.cli.views.model_files import model_file
 from brisk.cli.views.segments import size_text
-from brisk.errors import counted
+from brisk.errors import InvalidConfigurationError, counted
 from brisk.pipelines import read_pipeline
 from brisk.protocol.datatypes import BY_ELEMENT_NAME
+from brisk.protocol.entry_files import is_text
 from brisk.segments.model.sources import BareModel
 from brisk.stub.config.completion import DEFAULT_MAX_BATCH_SIZE
 from brisk.stub.config.signature import model_signature
@@ -27,8 +28,8 @@ def configuration_text(model_directory: Path, default_max_batch_size: int | None
 
     ``default_max_batch_size``, Triton's own unless given, applies if the first dimension of every
     input and output is dynamic; else the model is served unbatched. Raises InvalidModelError if
-    the file cannot be read, InvalidConfigurationError if it does not state an input or output, or
-    Triton lacks its type.
+    the file cannot be read, InvalidConfigurationError if it does not state an input or output,
+    Triton lacks its type, or the directory's name is no UTF-8 text.
     """
     written, config = read_config(model_directory)
     if default_max_batch_size not in (None, config.max_batch_size):
@@ -41,12 +42,22 @@ def configuration_text(model_directory: Path, default_max_batch_size: int | None
     if written is None:
         added.CopyFrom(config)
     if not config.name:
-        added.name = model_directory.resolve().name
+        added.name = _name_of(model_directory)
     if not config.backend and not config.platform:
         added.backend = "brisk"
     added.MergeFrom(completed_fields(signature, as_handed_over(config), batch))
     text = text_format.MessageToString(added, use_short_repeated_primitives=True)
     return text if written is None else "\n".join(filter(None, (written.rstrip(), text)))
+
+
+def _name_of(model_directory: Path) -> str:
+    """Return an entry's name. Raises InvalidConfigurationError if it is no UTF-8 text."""
+    name = model_directory.resolve().name
+    if not is_text(name):
+        raise InvalidConfigurationError(
+            f"the name of '{model_directory}' is no UTF-8 text, which Triton needs; rename it"
+        )
+    return name
 
 
 def pipeline_text(path: Path) -> Iterator[str]:
