@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper
 
@@ -14,6 +16,7 @@ from brisk.copies.local import copy_of
 from brisk.errors import BriskError
 from brisk.protocol.records import TensorForm
 from brisk.protocol.runtime_paths import RuntimePaths
+from brisk.publishing import describing
 from brisk.stub.runtime_client.client import RuntimeClient
 from support.hosts.registry import Registry
 from support.models.segment_models import info, save, whole
@@ -155,3 +158,74 @@ def test_a_lost_courier_keeps_no_row_away(
         end_courier()
         registry.let_go()
         expect(waiting, model, LATE)
+
+
+def tied(path: Path) -> Path:
+    """y float32 ``[n, ROWS]`` of ids ``[n, s]``: the table is the last weight, too, transposed."""
+    rng = np.random.default_rng(6)
+    weights = {
+        "w": (rng.standard_normal((WIDTH, WIDTH)) / WIDTH**0.5).astype("f4"),
+        "table": rng.standard_normal((ROWS, WIDTH)).astype("f4"),
+    }
+    nodes = [
+        helper.make_node("Gather", ["table", "ids"], ["rows"]),
+        helper.make_node("ReduceMean", ["rows"], ["mean"], axes=[1], keepdims=0),
+        helper.make_node("MatMul", ["mean", "w"], ["m"]),
+        helper.make_node("Tanh", ["m"], ["hidden"]),
+        helper.make_node("Transpose", ["table"], ["head"]),
+        helper.make_node("MatMul", ["hidden", "head"], ["y"]),
+    ]
+    return save(path, nodes, [info("ids", "n", "s", kind=7)], [info("y", "n", ROWS)], weights)
+
+
+def with_two_names(path: Path) -> Path:
+    """y float32 ``[n, ROWS]`` of ids ``[n, s]``: a further weight lies where the table does."""
+    rng = np.random.default_rng(7)
+    table = rng.standard_normal((ROWS, WIDTH)).astype("f4")
+    nodes = [
+        helper.make_node("Gather", ["table", "ids"], ["rows"]),
+        helper.make_node("ReduceMean", ["rows"], ["mean"], axes=[1], keepdims=0),
+        helper.make_node("MatMul", ["mean", "head"], ["y"]),
+    ]
+    weights = {"table": table, "head": table.reshape(WIDTH, ROWS)}
+    options = {"save_as_external_data": True, "location": "weights.bin"}
+    inputs, outputs = [info("ids", "n", "s", kind=7)], [info("y", "n", ROWS)]
+    save(path, nodes, inputs, outputs, weights, **options)
+    proto = onnx.load(path, load_external_data=False)
+    first, second = proto.graph.initializer
+    second.ClearField("external_data")
+    second.external_data.extend(first.external_data)
+    path.write_bytes(proto.SerializeToString())
+    (path.parent / "weights.bin").write_bytes(table.tobytes())
+    return path
+
+
+@pytest.mark.parametrize(
+    ("make", "cuts", "file"),
+    [
+        pytest.param(tied, ("hidden",), "model.onnx", id="by another segment"),
+        pytest.param(with_two_names, (), "weights.bin", id="under another name"),
+    ],
+)
+def test_a_table_that_is_read_whole_as_well_is_waited_for(
+    registry: Registry,
+    place: RuntimePaths,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    make: Callable[[Path], Path],
+    cuts: tuple[str, ...],
+    file: str,
+) -> None:
+    monkeypatch.setattr(describing, "cuts_of", lambda path: cuts)
+    model = make(tmp_path / "model.onnx")
+    remote = publish_here(registry, model)
+    data = (tmp_path / file).read_bytes()
+    registry.hold(f"/m/{file}", len(data) - ROWS * WIDTH * 4 + HERE_ROWS * WIDTH * 4)
+    local = resolve(remote)
+    with opened(place, describe(local)) as connection:
+        answer = ask(connection, EARLY)
+        time.sleep(1.0)
+        assert not answer.has_come
+        registry.let_go()
+        expect(answer, model, EARLY)
+    assert len(copy_of(local).manifest.segments) == 1 + len(cuts)

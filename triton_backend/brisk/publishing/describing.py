@@ -127,7 +127,7 @@ def unsealed(form: Path) -> bytes:
 
 def _in_order(model_file: ModelFile, source: BareModel) -> Iterator[FileBytes]:
     """Yield weights in the order of the segments that compute with them, each byte once; tables of
-    which a run reads a few rows come last."""
+    which all segments read a few rows come last."""
     defaults = {info.name for info in model_file.proto.graph.input} & constants_of(
         model_file.proto.graph
     )
@@ -138,17 +138,15 @@ def _in_order(model_file: ModelFile, source: BareModel) -> Iterator[FileBytes]:
     }
     yielded: set[FileBytes] = set()
     inputs = {variable.name for variable in source.plan.inputs}
-    tables = {
-        table.name
-        for segment in source.segments
-        for table in row_tables(segment.proto.graph, inputs)
-    }
-    first = streamed - tables
-    names = [
-        [tensor.name for tensor in segment.proto.graph.initializer if tensor.name in first]
-        for segment in source.segments
-    ]
-    every = (*names, sorted(first), sorted(streamed & tables))
+    names: list[list[str]] = []
+    tables: set[str] = set()
+    for segment in source.segments:
+        graph = segment.proto.graph
+        of_rows = {table.name for table in row_tables(graph, inputs)}
+        tables |= of_rows
+        whole = streamed - of_rows
+        names.append([each.name for each in graph.initializer if each.name in whole])
+    every = (*names, sorted(streamed - tables), sorted(streamed & tables))
     for part in (part for each in every for part in model_file.bytes_of(each)):
         if part not in yielded and not any(_overlap(part, other) for other in yielded):
             yielded.add(part)

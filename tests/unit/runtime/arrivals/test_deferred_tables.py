@@ -12,6 +12,7 @@ from onnx import helper
 from brisk.artefacts.container import HEADER_BYTES
 from brisk.copies.manifest import Range
 from brisk.errors import UnavailableError
+from brisk.publishing import describing
 from brisk.publishing.describing import describe
 from brisk.segments.frame import run_serially
 from brisk.segments.model.sources import BareModel
@@ -136,3 +137,22 @@ def test_they_come_last_where_nobody_has_asked_for_rows(model: Path) -> None:
     last = published.manifest.order[-1]
     (table,) = deferred(BareModel(model, 1, is_awaited=True))
     assert last == Range(0, table.place.offset, table.place.size)
+
+
+def test_one_that_another_segment_reads_whole_comes_with_that_segment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(describing, "cuts_of", lambda path: ("m",))
+    nodes = [
+        helper.make_node("Gather", ["t", "ids"], ["r"]),
+        helper.make_node("MatMul", ["r", "w"], ["m"]),
+        helper.make_node("Transpose", ["t"], ["head"]),
+        helper.make_node("MatMul", ["m", "head"], ["h"]),
+        helper.make_node("MatMul", ["h", "v"], ["y"]),
+    ]
+    last = np.ones((2 * ROWS, 64), "f4")
+    weights = {"t": np.tile(TABLE, (2, 1)), "w": WEIGHTS, "v": last}
+    inputs, outputs = [info("ids", "n", "s", kind=7)], [info("y", "n", "s", 64)]
+    path = save(tmp_path / "m.onnx", nodes, inputs, outputs, weights)
+    order = describe(path, 1, with_form=False).manifest.order
+    assert [part.size for part in order] == [WEIGHTS.nbytes, 2 * TABLE.nbytes, last.nbytes]

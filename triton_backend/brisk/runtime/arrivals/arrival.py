@@ -13,13 +13,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from brisk.copies.connection import is_there
 from brisk.copies.courier import STALLED_S, FetchProgress
 from brisk.copies.local import LocalCopy, Spans
 from brisk.copies.manifest import Range
-from brisk.errors import ArtefactError, BriskError, InternalError, UnavailableError
+from brisk.errors import InternalError, UnavailableError
 from brisk.runtime.arrivals.asking import CopyRequester
 from brisk.runtime.arrivals.rows import ArrivingRows, ArrivingTable
 from brisk.runtime.log import LOGGER
@@ -38,9 +37,6 @@ FIRST_RUN = 5.0
 first time while others arrive. A run that begins too early waits in its step."""
 
 _Tell = Callable[[], None]
-
-_File = TypeVar("_File")
-"""A model's file as it was read, or None."""
 
 
 def is_ripe(missing_bytes: Sequence[int], run_s: Sequence[float], bytes_per_s: float) -> bool:
@@ -138,10 +134,9 @@ class ModelArrival:
     def expect(self, source: Source) -> None:
         """Note the bytes that ``source`` reads for each segment as those to wait for."""
         count = len(source.plan.segments)
-        tables = [table for index in range(count) for table in self._deferred(source, index)]
-        later = {table.place for table in tables}
-        parts = [list(map(self._range, source.reads(index))) for index in range(count)]
-        self._needs = [[part for part in each if part not in later] for each in parts]
+        deferred = [self._deferred(source, index) for index in range(count)]
+        tables = [table for each in deferred for table in each]
+        self._needs = [self._needed(source, index, each) for index, each in enumerate(deferred)]
         if tables:
             self._rows = ArrivingRows(
                 self.copy, tables, lambda: self._is_closed(), self._changed, self._stall
@@ -252,6 +247,15 @@ class ModelArrival:
             raise InternalError(f"{part.path} is no file of {self.copy.folder}")
         return Range(number, part.offset, part.size)
 
+    def _needed(
+        self, source: Source, index: int, deferred: Sequence[ArrivingTable]
+    ) -> list[Range]:
+        """Return the ranges that opening a segment reads. A table that it defers counts if it also
+        reads the same bytes as something else, as another segment may."""
+        parts = [self._range(part) for part in source.reads(index)]
+        later = [table.place for table in deferred]
+        return [part for part in parts if part not in later or parts.count(part) > 1]
+
     def _deferred(self, source: Source, index: int) -> list[ArrivingTable]:
         """Return the tables of a segment that opening it does not read."""
         found: list[ArrivingTable] = []
@@ -337,64 +341,3 @@ class ModelArrival:
         if is_new:
             LOGGER.warning(f"{self.copy.folder}: {self.problem}")
         self._changed()
-
-
-def open_form(
-    copy: LocalCopy, form: str, of_form: Callable[[Path], Source]
-) -> tuple[Source | None, ModelArrival | None]:
-    """Return the source and arrival of a model's prepared form that is still on its way when the
-    model's own files are here. A small model's form arrives last, but waiting for it takes less
-    time than a start without it. Return (None, None) if no form is on its way."""
-    if copy.manifest.form_named(form) is None or not is_there():
-        return None, None
-    try:
-        arrival = ModelArrival(copy)
-    except (BriskError, OSError):
-        return None, None
-    try:
-        taken = arrival.take_form(form, is_begun=True)
-        if taken is not None:
-            source = of_form(taken)
-            arrival.expect(source)
-            return source, arrival
-    except (BriskError, OSError) as error:
-        LOGGER.warning(f"{error}; the model's own file is used instead")
-    arrival.close()
-    return None, None
-
-
-def open_arriving(
-    copy: LocalCopy,
-    form: str | None,
-    of_sibling: Callable[[], tuple[_File, Source | None]],
-    of_form: Callable[[Path], Source],
-    of_weights: Callable[[_File], Source],
-) -> tuple[Source, ModelArrival]:
-    """Return the source that starts a model soonest while its bytes are on their way, and the
-    arrival that its segments wait for.
-
-    First choice: the form of another model of the same structure, for which only this model's
-    weights are fetched. Second: the model's own prepared form, if one was published for this
-    machine and comes sooner than what it saves. Else the weights in the model's file.
-
-    ``form``: name of the form for this machine; None: forms are not wanted. ``of_sibling``:
-    returns the model's file, read, and a sibling's form with its weights, if there is one. A
-    segment's session is made only when its bytes are here, so requests, not the load, report what
-    ONNX Runtime rejects. Raises UnavailableError if nothing can be fetched, and what reading does.
-    """
-    arrival = ModelArrival(copy)
-    try:
-        read, source = of_sibling()
-        taken = arrival.take_form(form) if source is None and form is not None else None
-        if taken is not None:
-            try:
-                source = of_form(taken)
-            except ArtefactError as error:
-                LOGGER.warning(f"{error}; its weights are fetched instead")
-        if source is None:
-            source = of_weights(read)
-        arrival.expect(source)
-    except BaseException:
-        arrival.close()
-        raise
-    return source, arrival

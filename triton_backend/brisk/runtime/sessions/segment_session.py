@@ -229,7 +229,7 @@ def _arriving(
 ) -> tuple[Source, ModelArrival]:
     """Call ``open_arriving`` for ``file``. ``plain``: the file without the published cuts. Raises
     InvalidModelError like ``BareModel``."""
-    from brisk.runtime.arrivals.arrival import open_arriving
+    from brisk.runtime.arrivals.starting import open_arriving
     from brisk.segments.model.sources import BareModel
 
     takes_forms = reject is not None and file.tuning.keeps_answers
@@ -248,7 +248,7 @@ def _form_of_whole(
     file: OwnFile, copy: LocalCopy, reject: Callable[[ArtefactError], None]
 ) -> tuple[Source | None, ModelArrival | None]:
     """Call ``open_form`` for a model whose own files are here."""
-    from brisk.runtime.arrivals.arrival import open_form
+    from brisk.runtime.arrivals.starting import open_form
 
     if not file.tuning.keeps_answers:
         return None, None
