@@ -8,15 +8,22 @@ import os
 import shutil
 import signal
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from brisk.copies.connection import resolve
+from brisk.copies.local import copy_of
 from brisk.errors import BriskError, InvalidConfigurationError, UnavailableError
 from brisk.protocol.runtime_paths import RuntimePaths
 from brisk.segments.onnxruntime import onnxruntime
+from brisk.sourcing.room import kept_copies
+from support.hosts.registry import registry_of
+from support.models.segment_models import chain, whole
+from support.remote.entries import end_courier, publish_here
 from support.runtime.fake_driver import fake_driver
 from support.runtime.runtime_process import (
     describe,
@@ -132,3 +139,28 @@ def test_requests_of_a_worker_that_is_killed_are_answered_by_the_next(
         os.kill(worker_of(gpu_place), signal.SIGKILL)
         for answer in pending:
             np.testing.assert_array_equal(answer.output(), -X)
+
+
+def test_a_model_that_arrives_is_loaded_when_all_of_it_is_here(
+    gpu_place: RuntimePaths, device: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BRISK_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("BRISK_RUNTIME_DIR", str(gpu_place.base))
+    model = chain(tmp_path / "model.onnx")
+    x = np.random.default_rng(3).standard_normal((2, 512)).astype("f4")
+    (tmp_path / "published").mkdir()
+    try:
+        with registry_of(tmp_path / "published") as registry:
+            remote = publish_here(registry, model)
+            registry.hold("/m/model.onnx", model.stat().st_size // 2)
+            local = resolve(remote)
+            assert not copy_of(local).is_whole
+            threading.Timer(2.0, registry.let_go).start()
+            with opened(gpu_place, describe(local)) as connection:
+                assert copy_of(local).is_compared
+                expected = whole(model, {"x": x})["y"]
+                np.testing.assert_allclose(infer(connection, x), expected, rtol=1e-3, atol=1e-4)
+                (held,) = (each.is_held for each in kept_copies(tmp_path / "cache" / "remote"))
+                assert held
+    finally:
+        end_courier()

@@ -24,7 +24,7 @@ from brisk.errors import BriskError, InvalidModelError, UnavailableError
 from brisk.os_priority import step_aside
 from brisk.runtime.helper_process import HelperProcess
 from brisk.runtime.log import LOGGER, start_logging
-from brisk.runtime.sessions.identity import copy_at, identity_of
+from brisk.runtime.sessions.identity import identity_of, whole_copy_at
 
 DELAY_S = 5.0
 """The time from a load to the start of its build: a model that is unloaded before needs none, and
@@ -98,7 +98,7 @@ class SegmentPreparer:
         if this in self._refused:
             return REFUSED
         try:
-            _await_whole(model)
+            whole_copy_at(model)
         except InvalidModelError as error:
             LOGGER.warning(f"no prepared form of {model}: {error}")
             self._refused.add(this)
@@ -129,19 +129,6 @@ class SegmentPreparer:
         elif status not in (0, BUSY):
             LOGGER.warning(f"preparing {model} ended with status {status}")
         return status
-
-
-def _await_whole(model: Path) -> None:
-    """Wait until a copy's bytes have been compared with the digests by which artefacts are found.
-
-    Raises BriskError and OSError if that cannot be done just now, InvalidModelError if they
-    differ.
-    """
-    copy = copy_at(model)
-    if copy is not None:
-        from brisk.copies.courier import await_whole  # imported only for such models
-
-        await_whole(copy)
 
 
 def arguments(model: Path, threads: int, taps: Collection[str]) -> list[str]:

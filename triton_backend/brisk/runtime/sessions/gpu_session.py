@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from brisk.artefacts.content import note_digests
 from brisk.errors import InvalidModelError
@@ -17,7 +17,7 @@ from brisk.gpu.network import CapturedNetwork, CapturedRun, Instance
 from brisk.ownership import make_private
 from brisk.runtime.log import LOGGER
 from brisk.runtime.sessions.device import PROVIDER, gpu
-from brisk.runtime.sessions.identity import note_of
+from brisk.runtime.sessions.identity import note_of, whole_copy_at
 from brisk.runtime.sessions.session import Due, Frame, Session
 from brisk.runtime.sessions.session_caches import SessionCaches
 from brisk.segments.frame import run_serially
@@ -30,12 +30,22 @@ from brisk.segments.starting import open_warm_program
 from brisk.segments.values import Value
 from brisk.tuning import SessionTuning, Setting
 
+if TYPE_CHECKING:
+    from brisk.copies.local import LocalCopy
+
 
 class GpuSession(Session):
     origin = "model"
     wants_artefact = False
 
-    def __init__(self, path: Path, opened: OpenedNetwork, tuning: SessionTuning) -> None:
+    def __init__(
+        self,
+        path: Path,
+        opened: OpenedNetwork,
+        tuning: SessionTuning,
+        copy: LocalCopy | None = None,
+    ) -> None:
+        """``copy``: the copy that the file belongs to, if the model lies elsewhere."""
         program, network, _ = opened
         plan = program.plan
         self.path = path
@@ -46,6 +56,7 @@ class GpuSession(Session):
         self.load_ns = 0
         self.network = network
         self._opened, self._tuning = opened, tuning
+        self._copy = copy  # which is not removed while the session may read its file again
         self._fixed = frozenset(variable.name for variable in plan.fixed)
         self._taking_optional: OpenedNetwork | None = None
         self.summary = self._words()
@@ -107,16 +118,17 @@ def load_gpu_session(
     path: Path,
     tuning: SessionTuning = SessionTuning(),  # noqa: B008  # immutable
 ) -> GpuSession:
-    """Load a session on a GPU (``load_session``). Runs of batch 1 are captured at once, if inputs
-    can be made up.
+    """Load a session on a GPU (``load_session``), once all of the model is here. Runs of batch 1
+    are captured at once, if inputs can be made up.
 
     Raises InvalidModelError if ONNX Runtime does not take the model or the device has no memory
-    for it, InvalidConfigurationError for a tuning that cannot be applied, and CudaError if the
-    device is lost.
+    for it, InvalidConfigurationError for a tuning that cannot be applied, UnavailableError if the
+    model's bytes do not arrive, and CudaError if the device is lost.
     """
+    copy = whole_copy_at(path)
     opened = _open(path, tuning)
     _try_out(opened)
-    return GpuSession(path, opened, tuning)
+    return GpuSession(path, opened, tuning, copy)
 
 
 class OpenedNetwork(NamedTuple):

@@ -109,6 +109,21 @@ def copy_at(path: Path) -> LocalCopy | None:
         raise UnavailableError(f"{path}: {error}") from error
 
 
+def whole_copy_at(path: Path) -> LocalCopy | None:
+    """Return what ``copy_at`` does, once the copy's bytes have been compared with the digests by
+    which artefacts are found: block until then.
+
+    Raises BriskError and OSError if that cannot be done just now, InvalidModelError if they
+    differ.
+    """
+    copy = copy_at(path)
+    if copy is not None:
+        from brisk.copies.courier import await_whole  # imported only for such models
+
+        await_whole(copy)
+    return copy
+
+
 def note_of(model: Path, kind: str, tuning: SessionTuning = SessionTuning()) -> Path:  # noqa: B008
     """Return the path of a note of this kind on the model as it is now, with the entry's tuning: a
     changed one is tried anew. Its name are NOTE_BYTES in hexadecimal digits.
