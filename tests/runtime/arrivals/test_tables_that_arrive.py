@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,11 +13,13 @@ import pytest
 from onnx import TensorProto, helper
 
 from brisk.copies.connection import resolve
+from brisk.copies.courier import Courier
 from brisk.copies.local import copy_of
 from brisk.errors import BriskError
 from brisk.protocol.records import TensorForm
 from brisk.protocol.runtime_paths import RuntimePaths
 from brisk.publishing import describing
+from brisk.runtime.arrivals.rows import ArrivingRows, ArrivingTable
 from brisk.stub.runtime_client.client import RuntimeClient
 from support.hosts.registry import Registry
 from support.models.segment_models import info, save, whole
@@ -158,6 +161,25 @@ def test_a_lost_courier_keeps_no_row_away(
         end_courier()
         registry.let_go()
         expect(waiting, model, LATE)
+
+
+def test_rows_that_are_here_keep_no_fetch_alive(registry: Registry, tmp_path: Path) -> None:
+    """Else one that has failed, by a disk that is full for a moment, never begins anew."""
+    remote = publish_here(registry, encoder(tmp_path / "model.onnx"))
+    held_rows(tmp_path / "model.onnx", "m", registry)
+    copy = copy_of(resolve(remote))
+    assert copy is not None
+    table = ArrivingTable(0, "ids", copy.manifest.order[-1], ROWS)
+    is_over = threading.Event()
+    told: list[str] = []
+    rows = ArrivingRows(copy, [table], is_over.is_set, lambda: None, told.append)
+    wait_until(lambda: rows.are_here({"ids": EARLY}), "the rows")
+    with Courier() as courier:
+        wait_until(lambda: not courier.status(), "the end of the fetch")
+    registry.let_go()
+    wait_until(lambda: rows.are_here({"ids": LATE}), "later rows")
+    is_over.set()
+    assert not told
 
 
 def tied(path: Path) -> Path:

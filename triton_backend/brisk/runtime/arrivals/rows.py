@@ -150,7 +150,7 @@ class ArrivingRows:
         """Fetch requested rows until every row is here or the model is no longer needed."""
         requester = CopyRequester(self._copy)
         try:
-            while (wanted := self._next()) is not None:
+            while (wanted := self._next(requester)) is not None:
                 if requester.wait(wanted, self._is_over, self._note, self._stalled):
                     self._tell()
         finally:
@@ -159,13 +159,15 @@ class ArrivingRows:
             requester.close()
             self._tell()  # else the last request, made as the last rows came, would miss them
 
-    def _next(self) -> list[Range] | None:
+    def _next(self, requester: CopyRequester) -> list[Range] | None:
         """Return the parts requested meanwhile, blocking until there are some; None if every row
-        is here or the model is no longer needed."""
+        is here or the model is no longer needed. Meanwhile ``requester`` is closed: a fetch that
+        has failed would last as long as a connection to it, and never begin anew."""
         while not self._is_over() and not self.is_whole:
             try:
                 wanted = self._wanted.get(timeout=0.2)
             except queue.Empty:
+                requester.close()
                 continue
             while not self._wanted.empty():
                 wanted += self._wanted.get_nowait()
