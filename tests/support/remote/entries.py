@@ -16,11 +16,12 @@ from support.hosts.registry import Registry
 from support.runtime.runtime_processes import processes_started_in
 
 
-def end_courier() -> None:
+def end_courier(number: signal.Signals = signal.SIGKILL) -> None:
+    """End this host's courier like a crash, or send it another signal."""
     for process in processes_started_in(lock_path().parent):
         with contextlib.suppress(OSError):
             if b"brisk.sourcing" in Path(f"/proc/{process}/cmdline").read_bytes():
-                os.kill(process, signal.SIGKILL)
+                os.kill(process, number)
 
 
 def publish_here(registry: Registry, model: Path, name: str = "m", *, form: bool = False) -> Path:

@@ -26,6 +26,7 @@ The module imports little that its importers, the stubs, do not: other modules r
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import socket
@@ -37,7 +38,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from brisk.copies.remote import WHOLE, noted_model, read_remote_file, remote_directory
+from brisk.copies.remote import WHOLE, keep, noted_model, read_remote_file, remote_directory
 from brisk.errors import (
     ArtefactError,
     BriskError,
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     import subprocess  # imported to start one alone
 
 _Connection = TypeVar("_Connection", bound="CourierConnection")
+_Answer = TypeVar("_Answer")
 
 MODULE = "brisk.sourcing"
 START_TIMEOUT_S = 30.0
@@ -63,6 +65,10 @@ _AGAIN_S = 0.2
 its holder may still be starting, or may be ending, and accepts no connections any more then."""
 
 MOST_LINE_BYTES = 1 << 20
+
+MOST_TRIES = 3
+"""How often at most a request is sent, each time to another courier, where each ends before it
+answers."""
 
 SILENCE_S, STUCK_S = 30.0, 10.0
 """The silence after which a client checks whether the courier answers at all, and how long that
@@ -97,6 +103,10 @@ def lock_path(environment: Mapping[str, str] = os.environ) -> Path:
     return runtime_directory(environment) / "courier.lock"
 
 
+class CourierEndedError(UnavailableError):
+    """The courier has ended before it answered; the next connection starts another one."""
+
+
 class CourierConnection:
     """A connection to the courier, for one thread at a time.
 
@@ -128,7 +138,7 @@ class CourierConnection:
         try:
             self._socket.sendall(json.dumps({name: content}).encode() + b"\n")
         except OSError as error:
-            raise UnavailableError(f"the courier has gone: {error}") from error
+            raise CourierEndedError(f"the courier has gone: {error}") from error
 
     def answer(self) -> Mapping[str, Any]:
         """Return the next answer, whose only key is its kind. Raises the courier's BriskError, and
@@ -155,13 +165,22 @@ class CourierConnection:
                 _check_it_answers()
                 continue
             except OSError as error:
-                raise UnavailableError(f"the courier does not answer: {error}") from error
+                raise CourierEndedError(f"the courier does not answer: {error}") from error
             if not piece:
-                raise UnavailableError("the courier has ended")
+                raise CourierEndedError("the courier has ended")
             self._received += piece
         line = bytes(self._received[: end + 1])
         del self._received[: end + 1]
         return line
+
+
+def asked_again(ask: Callable[[], _Answer]) -> _Answer:
+    """Return what ``ask`` returns, which connects to the courier and waits for its answers; it is
+    called again, ``MOST_TRIES`` times in all, while it raises CourierEndedError."""
+    for _ in range(MOST_TRIES - 1):
+        with contextlib.suppress(CourierEndedError):
+            return ask()
+    return ask()
 
 
 def _check_it_answers() -> None:
@@ -296,27 +315,40 @@ def _start() -> subprocess.Popen[bytes]:
 # The file that an entry's ``model.remote`` stands for.
 
 
-def resolve(remote_file: Path, meanwhile: Callable[[], None] = lambda: None) -> Path:
+def resolve(
+    remote_file: Path, meanwhile: Callable[[], None] = lambda: None, *, keeps: bool = False
+) -> Path:
     """Return the model's file in the local copy of what ``model.remote`` names.
 
     The copy's head is here: its weights may still be arriving. ``meanwhile`` is called while the
-    courier fetches the head. Raises InvalidModelError if the file names no such place, or the
-    bytes there are not those that it names, UnavailableError if nothing can be fetched.
+    courier fetches the head. ``keeps``: the copy is not removed while this process lives. Raises
+    InvalidModelError if the file names no such place, or the bytes there are not those that it
+    names, UnavailableError if nothing can be fetched.
     """
     remote = read_remote_file(remote_file)
     folder = remote_directory() / remote.sha256
+    wait_once = functools.cache(meanwhile)
+
+    def kept(model: Path) -> Path:
+        if keeps:
+            keep(folder)
+        return model
+
+    def opened() -> Path:
+        with CourierConnection() as courier:
+            courier.send("open", remote._asdict())
+            wait_once()
+            return kept(Path(str(courier.answer()["ok"]["model"])))
+
     with contextlib.suppress(OSError, ValueError):
-        return noted_model(folder)
+        return kept(noted_model(folder))
     if (folder / WHOLE).exists():
         from brisk.copies.local import LocalCopy  # imported if the courier is not needed
 
         with contextlib.suppress(OSError, ArtefactError):
-            return LocalCopy(folder).model
+            return kept(LocalCopy(folder).model)
     try:
-        with CourierConnection() as courier:
-            courier.send("open", remote._asdict())
-            meanwhile()
-            return Path(str(courier.answer()["ok"]["model"]))
+        return asked_again(opened)
     except BriskError as error:
         raise type(error)(f"{remote_file}: {error}") from error
     except OSError as error:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from brisk.copies.connection import CourierConnection, resolve
+from brisk.copies.connection import CourierConnection, asked_again, resolve
 from brisk.copies.local import LocalCopy
 from brisk.copies.manifest import Range
 from brisk.copies.remote import Remote, read_remote_file, remote_directory
@@ -93,11 +93,15 @@ def await_whole(copy: LocalCopy, url: str = "") -> None:
     if copy.is_compared:
         return
     sha256 = copy.folder.name
-    with Courier() as courier:
-        courier.open(Remote(url, sha256))
-        since_s, least = time.monotonic(), None
-        for progress in courier.wait(sha256, copy.all_of_it, is_compared=True):
-            if least is None or progress.missing_bytes < least:
-                since_s, least = time.monotonic(), progress.missing_bytes
-            elif progress.problem and time.monotonic() - since_s > STALLED_S:
-                raise UnavailableError(progress.problem)
+
+    def wait() -> None:
+        with Courier() as courier:
+            courier.open(Remote(url, sha256))
+            since_s, least = time.monotonic(), None
+            for progress in courier.wait(sha256, copy.all_of_it, is_compared=True):
+                if least is None or progress.missing_bytes < least:
+                    since_s, least = time.monotonic(), progress.missing_bytes
+                elif progress.problem and time.monotonic() - since_s > STALLED_S:
+                    raise UnavailableError(progress.problem)
+
+    asked_again(wait)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 from brisk.errors import InvalidModelError
-from brisk.ownership import check_directory
+from brisk.ownership import check_directory, hold, open_own
 from brisk.paths import COPIES, open_file
 from brisk.settings import cache_directory
 
@@ -97,3 +97,23 @@ def noted_model(folder: Path) -> Path:
     if crc32(name + (folder / MANIFEST).read_bytes()) != int(checksum):
         raise ValueError("another manifest")
     return folder / os.fsdecode(name)
+
+
+_kept: dict[Path, int] = {}
+"""The descriptors of the manifests that ``keep`` has locked, by the copies' folders."""
+
+
+def keep(folder: Path) -> None:
+    """Keep the copy in ``folder`` from being removed for as long as this process lives, and note
+    that it is used now.
+
+    Raises FileNotFoundError if it is being removed, other OSErrors like ``open_own``.
+    """
+    descriptor = open_own(folder / MANIFEST)
+    if not hold(descriptor):
+        os.close(descriptor)
+        raise FileNotFoundError(f"{folder} is being removed")
+    if (before := _kept.pop(folder, None)) is not None:
+        os.close(before)
+    _kept[folder] = descriptor
+    os.utime(descriptor)

@@ -108,7 +108,7 @@ class ModelInstance:
         importing = threading.Thread(target=import_request_handler, daemon=True)
         try:
             check_settings()
-            self._entry = read_entry(arguments, meanwhile=importing.start)
+            self._entry = read_entry(arguments, meanwhile=importing.start, keeps=True)
             self._publisher = Publisher(STATISTICS, self._log, metrics_interval_s())
             self._offered = OfferedModel(
                 self._entry.model, self._send, self._log, lambda: self._connection.pending

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from brisk.copies.connection import CourierEndedError, asked_again
 from brisk.copies.courier import STALLED_S, Courier, FetchProgress
 from brisk.copies.local import LocalCopy
 from brisk.copies.manifest import Range
@@ -32,18 +33,29 @@ class CopyRequester:
         """Return the connection; make it if there is none. Raises OSError, and BriskError if the
         copy cannot be fetched any more."""
         if self._courier is None:
-            courier = Courier()
-            try:
-                courier.open(Remote("", self._sha256))
-            except BaseException:
-                courier.close()
-                raise
-            self._courier = courier
+            self._courier = asked_again(self._opened)
         return self._courier
+
+    def _opened(self) -> Courier:
+        courier = Courier()
+        try:
+            courier.open(Remote("", self._sha256))
+        except BaseException:
+            courier.close()
+            raise
+        return courier
 
     def take(self, form: str, *, is_begun: bool) -> Path | None:
         """Return the prepared form, as ``Courier.take`` does. Raises BriskError and OSError."""
-        return self.connect().take(self._sha256, form, is_begun=is_begun)
+
+        def ask() -> Path | None:
+            try:
+                return self.connect().take(self._sha256, form, is_begun=is_begun)
+            except CourierEndedError:
+                self.close()
+                raise
+
+        return asked_again(ask)
 
     def wait(
         self,

@@ -57,9 +57,12 @@ class Entry(NamedTuple):
 
 
 def read_entry(
-    arguments: Mapping[str, str], meanwhile: Callable[[], None] = lambda: None
+    arguments: Mapping[str, str],
+    meanwhile: Callable[[], None] = lambda: None,
+    *,
+    keeps: bool = False,
 ) -> Entry:
-    """Return the entry that ``initialize``'s arguments describe. ``meanwhile``: see
+    """Return the entry that ``initialize``'s arguments describe. ``meanwhile``, ``keeps``: see
     ``find_model``.
 
     Raises InvalidConfigurationError or InvalidModelError that name the problem.
@@ -71,7 +74,7 @@ def read_entry(
     directory = users_path(Path(arguments["model_repository"]))
     if COUNT in notices and not _says_instances(directory):
         notices = tuple(notice for notice in notices if notice != COUNT)
-    model_path = find_model(directory, version, config, meanwhile)
+    model_path = find_model(directory, version, config, meanwhile, keeps=keeps)
     _check_completion(config)
     sequences = None
     if "sequence_batching" in config:
@@ -132,13 +135,16 @@ def find_model(
     version: int,
     config: Mapping[str, Any],
     meanwhile: Callable[[], None] = lambda: None,
+    *,
+    keeps: bool = False,
 ) -> Path:
     """Return the model file of a version, like ``find_file``.
 
     For ``model.remote``, which names a model elsewhere, it is the file in the model's local copy,
     which may still be arriving; ``meanwhile`` is called if the bytes that describe the model have
-    to be waited for. Raises InvalidModelError like ``find_file``, and if there is no file;
-    UnavailableError if nothing can be fetched.
+    to be waited for. ``keeps``: the copy is not removed while this process lives. Raises
+    InvalidModelError like ``find_file``, and if there is no file; UnavailableError if nothing can
+    be fetched.
     """
     file = find_file(directory, version, config)
     if file is None:
@@ -151,7 +157,7 @@ def find_model(
         return file
     from brisk.copies.connection import resolve
 
-    return resolve(file, meanwhile)
+    return resolve(file, meanwhile, keeps=keeps)
 
 
 def find_file(directory: Path, version: int, config: Mapping[str, Any]) -> Path | None:
