@@ -241,14 +241,19 @@ def test_a_full_disk_is_told_with_what_is_needed_and_leaves_nothing(
         published = publish(tmp_path / "m", 6_000_000)
         registry = serve(published)
         host = start({"BRISK_CACHE_DIR": str(place)})
-        full = pytest.raises(UnavailableError, match=r"needs 6300000 bytes .*are free")
-        with host.client() as client, full:
+        full = r"needs 6300000 bytes .*are free"
+        with host.client() as client, pytest.raises(UnavailableError, match=full):
             client.open(published, registry.manifest_url)
         left = [path for path in (place / "remote").iterdir() if path.is_dir()]
         assert not any((folder / MANIFEST).exists() for folder in left)
         small = publish(tmp_path / "s", 1_000_000)
         with host.client() as client:
             client.fetch(small, serve(small).manifest_url)
+        with host.client() as client:
+            wait_until(lambda: not client.ask("status", {})["copies"], "its end")
+            with pytest.raises(UnavailableError, match=full):
+                client.open(published, registry.manifest_url)
+        assert (place / "remote" / small.sha256 / MANIFEST).exists(), "removing it is not enough"
         host.end()
     finally:
         subprocess.run(["umount", "-l", place], check=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Callable
@@ -287,3 +288,18 @@ def test_without_a_limit_nothing_is_removed(base: Path, three: list[Published]) 
     manifest = three[2].manifest
     make_with_room(base / three[2].sha256, write_manifest(manifest), manifest, None)
     assert names(base) == {each.sha256 for each in three}
+
+
+def test_a_file_that_is_too_large_here_is_no_reason_to_remove_others(
+    base: Path, three: list[Published]
+) -> None:
+    idle = add(base, three[0], 1000.0)
+    manifest = three[2].manifest
+    most, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (3 * CHUNK, hard))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            make_with_room(base / three[2].sha256, write_manifest(manifest), manifest, None)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
+    assert names(base) == {idle.name}

@@ -30,7 +30,7 @@ from brisk.sourcing.policies.stretches import Layout
 _DRAFT = ".manifest.json"
 _RATES = "rates.json"
 _MOST_RATES = 256
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @contextlib.contextmanager
@@ -117,13 +117,14 @@ def make_with_room(folder: Path, text: bytes, manifest: Manifest, limit_bytes: i
         )
     for each in chosen:
         remove(each.folder)
-    _retried(lambda: make_copy(folder, text, manifest), folder.parent, text_needed)
+    _retried(lambda: make_copy(folder, text, manifest), folder.parent, needed_bytes, text_needed)
 
 
-def _retried(make: Callable[[], None], base: Path, needed: str) -> None:
+def _retried(make: Callable[[], None], base: Path, needed_bytes: int, needed: str) -> None:
     """Call ``make``; each time the disk is full, remove the oldest unused copy and retry.
 
-    Raises UnavailableError if no copy can be removed; OSError for other failures.
+    Raises UnavailableError if no copy can be removed, or removing all would not be enough; OSError
+    for other failures.
     """
     while True:
         try:
@@ -132,13 +133,15 @@ def _retried(make: Callable[[], None], base: Path, needed: str) -> None:
             if error.errno not in _FULL:
                 raise
             idle = [each for each in kept_copies(base) if not each.is_held]
+            status = os.statvfs(base)
+            free_bytes = status.f_bavail * status.f_frsize
+            idle_bytes = sum(each.size_bytes for each in idle)
             oldest = min(idle, key=lambda each: each.used_s, default=None)
-            if oldest is None or not remove(oldest.folder):
-                status = os.statvfs(base)
-                free_bytes = status.f_bavail * status.f_frsize
-                raise UnavailableError(
-                    f"{needed} in {base}, and {free_bytes} are free: {error.strerror}"
-                ) from error
+            is_enough = free_bytes + idle_bytes >= needed_bytes
+            if oldest is None or not is_enough or not remove(oldest.folder):
+                text = f"{needed} in {base}, and {free_bytes} are free"
+                text += f", {idle_bytes} in copies that nobody uses" if idle else ""
+                raise UnavailableError(f"{text}: {error.strerror}") from error
         else:
             return
 
