@@ -12,17 +12,21 @@ from typing import Any
 import pytest
 
 from brisk.artefacts.content import check_listed
+from brisk.artefacts.room import NoRoomError, kept_artefacts
+from brisk.artefacts.store import artefacts_directory
 from brisk.copies.local import HEADER_BYTES, PROGRESS, LocalCopy, progress_header
 from brisk.copies.manifest import write_manifest
 from brisk.copies.remote import WHOLE, Remote
 from brisk.errors import ArtefactError, UnavailableError
+from brisk.paths import is_kept
 from brisk.sourcing import arriving, process
 from brisk.sourcing.arriving import ArrivingCopy
+from brisk.sourcing.completing import publish_form
 from brisk.sourcing.room import make_copy
 from brisk.sourcing.service import CourierService
 from brisk.sourcing.sources.downloads import Web
 from brisk.sourcing.table import CopyTable
-from support.remote.published import Published, publish
+from support.remote.published import Published, form_of, publish
 from support.waiting import PATIENCE_S, wait_until
 
 CHUNK = 1 << 16
@@ -40,7 +44,10 @@ def filled(tmp_path: Path, published: Published) -> ArrivingCopy:
     folder = tmp_path / "cache" / "remote" / published.sha256
     make_copy(folder, write_manifest(published.manifest), published.manifest)
     copy = ArrivingCopy(folder)
-    for number in (published.manifest.gathered, *published.manifest.own):
+    forms = [number for number, file in enumerate(published.manifest.files) if file.form]
+    for number in forms:
+        copy.reserve_form(number)
+    for number in (published.manifest.gathered, *published.manifest.own, *forms):
         for index in range(*copy.layout.file(number)):
             part = copy.layout.range_of(index)
             content = published.contents[number][part.offset : part.offset + part.size]
@@ -152,3 +159,27 @@ def test_a_courier_that_nobody_uses_ends_when_it_has_compared_its_copies(
         asyncio.run(scenario())
     finally:
         let_go.set()
+
+
+def test_a_form_takes_room_among_artefacts_or_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forms = {"form.segments": form_of(3 << 20)}
+    published = publish(tmp_path / "f", 2 * CHUNK, chunk_bytes=CHUNK, forms=forms)
+    copy = filled(tmp_path, published)
+    copy.finish()
+    number = published.manifest.form_named("form.segments")
+    assert number is not None
+    form = copy.folder / "forms" / "form.segments"
+    old = artefacts_directory() / "model" / "content" / "old.segments"
+    old.parent.mkdir(parents=True, mode=0o700)
+    old.write_bytes(bytes(2 << 20))
+    monkeypatch.setenv("BRISK_CACHE_MIB", "2")
+    with pytest.raises(NoRoomError, match="BRISK_CACHE_MIB"):
+        publish_form(copy, number)
+    assert [each.path for each in kept_artefacts()] == [old]
+    assert is_kept(form.stat()), "it is the copy's alone"
+    monkeypatch.setenv("BRISK_CACHE_MIB", "4")
+    publish_form(copy, number)
+    (artefact,) = kept_artefacts()
+    assert artefact.path.samefile(form)

@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Callable, Collection
 from typing import Any
 
 from brisk.artefacts.content import note_names
+from brisk.artefacts.room import make_room
 from brisk.artefacts.store import artefacts_directory
 from brisk.copies.local import path_in
 from brisk.errors import ArtefactError, BriskError, InvalidModelError, UnavailableError
@@ -131,14 +132,19 @@ def publish_form(copy: ArrivingCopy, number: int) -> None:
 
     The artefact is a hard link to the same file, with the mode of artefacts, so that its stamp
     then has times. Processes that have mapped the file go on; notes under its old stamp no longer
-    count. Raises OSError; ArtefactError if the copy is not whole: the artefacts might be another
-    model's.
+    count. From then on it counts among artefacts, and others are removed for it. Raises OSError,
+    NoRoomError if that is not enough; ArtefactError if the copy is not whole: the artefacts might
+    be another model's.
     """
     if not copy.is_whole:
         raise ArtefactError(f"{copy.folder} is not whole")
     files = copy.manifest.files
     model, form = files[copy.manifest.model], path_in(copy.folder, copy.manifest, number)
     folder = artefacts_directory() / model.sketch / model.digest
+    artefact = folder / files[number].form
+    make_private(artefacts_directory())
+    if not artefact.exists():
+        make_room(files[number].size)
     make_private(folder)
     above = os.path.dirname(model.name)
     names = (
@@ -154,4 +160,4 @@ def publish_form(copy: ArrivingCopy, number: int) -> None:
     finally:
         os.close(descriptor)
     with contextlib.suppress(FileExistsError):
-        os.link(form, folder / files[number].form)
+        os.link(form, artefact)
