@@ -214,6 +214,21 @@ def test_a_copy_that_lacks_a_file_of_its_model_is_made_anew(
     copy.close()
 
 
+def test_a_damaged_copy_is_not_made_anew_under_those_who_use_it(
+    base: Path, tmp_path: Path
+) -> None:
+    published = publish(tmp_path / "m", 3 * CHUNK, chunk_bytes=CHUNK)
+    text = write_manifest(published.manifest)
+    folder = add(base, published, 1000.0)
+    user = LocalCopy(folder)
+    os.truncate(folder / "1" / "data" / "weights.bin", 10)
+    with pytest.raises(UnavailableError, match=r"is damaged.*once they have unloaded its model"):
+        open_or_make(folder, text, None)
+    assert user.model.exists()
+    user.close()
+    open_or_make(folder, text, None).close()
+
+
 def test_use_is_noted(base: Path, three: list[Published]) -> None:
     first, second = add(base, three[0], 1000.0), add(base, three[1], 2000.0)
     note_use(first)

@@ -109,13 +109,12 @@ class ArrivingCopy:
         Yields after each compared chunk, so that other work can run; if it is left there, the next
         opening begins anew. Raises OSError.
         """
-        own = set(self.manifest.own) if self.is_whole else set()
+        compared = self.manifest.own if self.is_whole else ()
+        for number in compared:  # first: nothing is written where a chunk is noted
+            self._note(*self.layout.file(number))
         for number in range(len(self.manifest.files)):
             chunks = self.layout.file(number)
-            if number in own:
-                self._note(chunks.start, chunks.end)
-                continue
-            if not path_in(self.folder, self.manifest, number).exists():
+            if number in compared or not path_in(self.folder, self.manifest, number).exists():
                 continue
             for index in range(chunks.start, chunks.end):
                 part = self.layout.range_of(index)
@@ -344,10 +343,11 @@ class ArrivingCopy:
                     "digests, or by another machine: each needs a cache of its own"
                 ) from error
             if not is_of_this_boot:
-                file.truncate(0)
                 file.seek(0)
-                file.write(bytes(count))
-                file.flush()
+                file.write(
+                    bytes(count)
+                )  # over the old ones, which other processes may have mapped
+                file.truncate()
                 fcntl.flock(file, fcntl.LOCK_SH)
             return mmap.mmap(file.fileno(), count), is_of_this_boot
 

@@ -247,7 +247,7 @@ def _opened(folder: Path) -> ArrivingCopy | None:
     try:
         copy = ArrivingCopy(folder)
     except (ArtefactError, BlockingIOError) as error:
-        LOGGER.warning(f"{error}; it is made anew")
+        LOGGER.warning(f"{error}; it is made anew where nobody uses it")
         return None
     note_use(folder)
     return copy
@@ -256,11 +256,17 @@ def _opened(folder: Path) -> ArrivingCopy | None:
 def open_or_make(folder: Path, text: bytes, limit_bytes: int | None) -> ArrivingCopy:
     """Open the copy in a folder; make it unless it exists.
 
-    ``text``: its manifest's. Raises what ``make_with_room`` raises.
+    ``text``: its manifest's. Raises what ``make_with_room`` raises, and UnavailableError if the
+    copy cannot be used and other processes still do: they may have mapped its files.
     """
     with locked(folder.parent):
         present = _opened(folder)
         if present is None:
+            if (folder / MANIFEST).exists() and _is_held(folder):
+                raise UnavailableError(
+                    f"{folder} is damaged, as the server's log says, and processes use it; it is "
+                    "made anew once they have unloaded its model"
+                )
             manifest = read_manifest(text, folder.name)
             make_with_room(folder, text, manifest, limit_bytes)
             present = ArrivingCopy(folder)
