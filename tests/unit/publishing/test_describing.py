@@ -15,11 +15,13 @@ from onnx import helper
 
 from brisk.artefacts import content
 from brisk.artefacts.container import HEADER_BYTES
-from brisk.copies.manifest import Manifest, Range, read_manifest, write_manifest
+from brisk.copies.manifest import ListedSegment, Manifest, Range, read_manifest, write_manifest
 from brisk.errors import InvalidConfigurationError, InvalidModelError, UnavailableError
+from brisk.publishing import describing
 from brisk.publishing.describing import describe, unsealed
 from brisk.publishing.writing import publish
 from brisk.segments.model.sources import BareModel
+from brisk.segments.source import Source
 from support.models.segment_models import chain, info, save, source_of, whole
 
 
@@ -181,3 +183,24 @@ def test_a_web_server_that_takes_files_has_them_all_the_manifest_last(tmp_path: 
     assert answer["url"] == f"{url}/manifest.json"
     assert paths == ["/m/model.onnx", "/m/head.bin", "/m/manifest.json"]
     assert (tmp_path / "web" / "m" / "model.onnx").read_bytes() == model.read_bytes()
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "weights.bin"])
+def test_a_model_that_changes_while_it_is_described_is_not_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    options = {"save_as_external_data": True, "location": "weights.bin"}
+    model = chain(tmp_path / "model.onnx", layers=2, width=64, **options)
+    measured = describing._measured
+
+    def after_a_write(source: Source) -> tuple[ListedSegment, ...]:
+        data = (tmp_path / name).read_bytes()
+        (tmp_path / "new").write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+        (tmp_path / "new").rename(tmp_path / name)
+        return measured(source)
+
+    monkeypatch.setattr(describing, "_measured", after_a_write)
+    with pytest.raises(InvalidModelError, match=f"{name} changed while it was described"):
+        describe(model, 1, with_form=False)
+    monkeypatch.undo()
+    describe(model, 1, with_form=False)

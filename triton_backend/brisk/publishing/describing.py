@@ -60,7 +60,7 @@ def describe(model: Path, threads: int, *, with_form: bool = True) -> Published:
 
     ``threads``: for the runs that measure how long each segment takes. ``with_form``: whether the
     prepared form is published, if there is one for this machine. Raises InvalidModelError if the
-    model cannot be read, and OSError.
+    model cannot be read or changes meanwhile, and OSError.
     """
     model_file = read_model_file(model)
     names = [model.name, *(name for name in model_file.files if name != model.name)]
@@ -96,6 +96,7 @@ def describe(model: Path, threads: int, *, with_form: bool = True) -> Published:
     else:
         source_of_runs = source
     segments = _measured(source_of_runs)
+    _check_unchanged(model, model_file)
     manifest = Manifest(
         files=tuple(files),
         model=0,
@@ -107,6 +108,20 @@ def describe(model: Path, threads: int, *, with_form: bool = True) -> Published:
         segments=segments,
     )
     return Published(manifest, contents)
+
+
+def _check_unchanged(model: Path, read: ModelFile) -> None:
+    """Raise InvalidModelError if a file of the model is no longer what was read: the description
+    would be of two states of it."""
+    present = content.stamps(model, read.stamps)
+    if not content.is_same_content(model, read.stamps, present):
+        changed = [
+            name or model.name for name, each in present.items() if each != read.stamps[name]
+        ]
+        raise InvalidModelError(
+            f"{model}: {', '.join(changed)} changed while it was described; publish it again once "
+            "nobody writes to it"
+        )
 
 
 def cuts_of(model: Path) -> tuple[str, ...]:
