@@ -1,4 +1,4 @@
-"""Functions of the C library that Python's own modules lack."""
+"""Functions of the C library that Python's own modules lack, and what a process may have."""
 
 from __future__ import annotations
 
@@ -32,3 +32,11 @@ def end_with_parent(number: signal.Signals = signal.SIGKILL) -> None:
 def name_process(name: str) -> None:
     """Set the name that ``top`` shows for the process, at most 15 characters."""
     libc().prctl(_PR_SET_NAME, name.encode())
+
+
+def raise_file_limit() -> None:
+    """Let this process, and those that it starts, open as many files as it may be allowed."""
+    import resource  # a stub's start does without
+
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

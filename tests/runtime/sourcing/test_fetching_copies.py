@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 import signal
 import subprocess
 import time
@@ -302,3 +303,14 @@ def test_a_courier_that_serves_others_knows_whether_a_runtime_is_here(
     os.close(lock)
     assert place.lock_path.exists()  # it has crashed
     assert not is_runtime_there()
+
+
+def test_a_courier_may_open_as_many_files_as_the_system_allows(start: Start) -> None:
+    usual, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(512, usual), most))
+    try:
+        host = start()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (usual, most))
+    assert host.process is not None
+    assert resource.prlimit(host.process.pid, resource.RLIMIT_NOFILE) == (most, most)

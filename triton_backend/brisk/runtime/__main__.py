@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import resource
 import signal
 import socket
 import sys
@@ -12,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from brisk.errors import BriskError
 from brisk.os_priority import set_process
+from brisk.posix import raise_file_limit
 from brisk.protocol.runtime_paths import Role, runtime_place
 from brisk.runtime.heartbeat import (
     BACKGROUND_PATIENCE_S,
@@ -49,9 +49,7 @@ def main() -> int:
         try:
             listeners = {role: listen(place, role) for role in Role}
             _prepare_environment(settings)
-            # A peer takes a socket and a descriptor for each of its slabs: raise the limit.
-            _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-            resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+            raise_file_limit()  # a peer takes a socket and a descriptor for each of its slabs
             if any(os.environ.get(name) for name in (PEERS, PEER_LISTEN)):
                 from brisk.copies.connection import start_early  # imported only for other hosts
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from brisk.copies.connection import lock_path, socket_path
 from brisk.errors import BriskError
 from brisk.ownership import make_private
+from brisk.posix import raise_file_limit
 from brisk.sourcing.log import LOGGER, start_logging
 
 _TRUST = {"SSL_CERT_FILE": os.devnull, "SSL_CERT_DIR": os.devnull}
@@ -29,6 +30,7 @@ def main() -> int:
         with _locked(lock_path()) as is_ours:
             if not is_ours:
                 return 0
+            raise_file_limit()  # each client and peer takes a socket, each copy its files
             with _without_certificates():
                 # what only a courier needs
                 from brisk.sourcing.process import read_settings, run
