@@ -176,7 +176,7 @@ class VirtualHost:
         place = folder / name / published.sha256
         make_copy(place, write_manifest(published.manifest), published.manifest)
         self.copy = ArrivingCopy(place)
-        self._executor = AtOnce()
+        self.executor: Executor = AtOnce()
         self._watching: list[asyncio.Task[None]] = []
 
     def copy_path(self, number: int) -> Path:
@@ -194,7 +194,7 @@ class VirtualHost:
     def serve(self) -> None:
         """Serve what it has; it fetches nothing."""
         clock = asyncio.get_running_loop().time
-        self.fetch = Fetch(self.copy, self._executor, clock)
+        self.fetch = Fetch(self.copy, self.executor, self.executor, clock)
         self.supply = Supply(self.fetch, self.name, {}, clock)
 
     async def die(self) -> None:
@@ -215,7 +215,7 @@ class VirtualHost:
 
     def start(self, registry: VirtualRegistry | None, others: list[VirtualHost]) -> None:
         clock = asyncio.get_running_loop().time
-        self.fetch = Fetch(self.copy, self._executor, clock)
+        self.fetch = Fetch(self.copy, self.executor, self.executor, clock)
         self.supply = Supply(self.fetch, self.name, {}, clock)
         peers = [VirtualPeer(other, self) for other in others]
         sources: list[ByteSource] = [*peers]

@@ -140,7 +140,7 @@ def test_a_courier_that_nobody_uses_ends_when_it_has_compared_its_copies(
     async def scenario() -> None:
         with ThreadPoolExecutor(2) as executor:
             web = Web()
-            table = CopyTable(copy.folder.parent, "host", web, executor)
+            table = CopyTable(copy.folder.parent, "host", web, executor, executor)
             service = CourierService(table, 0)
             opened = table.take(Remote("http://127.0.0.1:1/manifest.json", published.sha256))
             await opened.has_head()
@@ -152,6 +152,43 @@ def test_a_courier_that_nobody_uses_ends_when_it_has_compared_its_copies(
             let_go.set()
             await asyncio.wait_for(idle, PATIENCE_S)
             assert (copy.folder / WHOLE).exists()
+            await table.close()
+            await web.close()
+
+    try:
+        asyncio.run(scenario())
+    finally:
+        let_go.set()
+
+
+def test_an_opening_does_not_wait_while_another_copy_is_completed(
+    tmp_path: Path, published: Published, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = publish(tmp_path / "o", 2 * CHUNK, chunk_bytes=CHUNK)
+    copies = [filled(tmp_path, each) for each in (published, other)]
+    for copy in copies:
+        copy.close()
+    begun, let_go = threading.Event(), threading.Event()
+
+    def slowly(*arguments: Any) -> None:
+        begun.set()
+        assert let_go.wait(PATIENCE_S)
+        check_listed(*arguments)
+
+    monkeypatch.setattr(arriving, "check_listed", slowly)
+
+    async def scenario() -> None:
+        with ThreadPoolExecutor(1) as executor, ThreadPoolExecutor(1) as comparing:
+            web = Web()
+            table = CopyTable(copies[0].folder.parent, "host", web, executor, comparing)
+            first, second = (
+                Remote("http://127.0.0.1:1/manifest.json", each.sha256)
+                for each in (published, other)
+            )
+            await table.take(first).has_head()
+            await asyncio.to_thread(wait_until, begun.is_set, "the comparison")
+            await asyncio.wait_for(table.take(second).has_head(), PATIENCE_S / 2)
+            let_go.set()
             await table.close()
             await web.close()
 

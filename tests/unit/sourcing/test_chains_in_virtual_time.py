@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from brisk.copies.manifest import Range
 from brisk.sourcing.lanes import Supplier
-from brisk.sourcing.policies.patience import LATE_S
+from brisk.sourcing.policies.patience import LATE_S, NEXT_BYTE_S
 from support.remote import virtual_hosts
 from support.remote.published import Published, publish
 from support.remote.virtual_hosts import Link, VirtualHost, VirtualRegistry
@@ -22,6 +24,7 @@ from support.virtual_loop import run_virtually
 
 RATE = 8e6
 LONGEST_S = 120.0
+SLOW_WRITE_S = NEXT_BYTE_S + 1.0
 Event = Callable[[], Awaitable[None]]
 
 
@@ -324,3 +327,35 @@ def test_a_chunk_that_trickles_from_all_sources_comes_in_the_end(
         await host.close()
 
     run_virtually(run())
+
+
+class SlowDisk(virtual_hosts.AtOnce):
+    """Of which each write is known to be done some seconds later."""
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        done, late = super().submit(fn, *args, **kwargs), Future[Any]()
+        asyncio.get_running_loop().call_later(SLOW_WRITE_S, late.set_result, done.result())
+        return late
+
+
+@pytest.mark.parametrize("is_of_peer", [True, False])
+def test_a_source_is_not_silent_while_what_it_sent_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_of_peer: bool
+) -> None:
+    published = publish(tmp_path / "p", 8_000_000, chunk_bytes=1 << 21)  # written by threads
+    peer, receiver = hosts_in(tmp_path, published, 2)
+    receiver.executor = SlowDisk()
+    left: list[str] = []
+    monkeypatch.setattr(Supplier, "leave", lambda each, portion, problem: left.append(problem))
+
+    async def scenario() -> None:
+        if is_of_peer:
+            peer.fill(published)
+            peer.serve()
+        others = [peer, receiver] if is_of_peer else [receiver]
+        await pull(others, None if is_of_peer else registry_of(published), [receiver])
+
+    run_virtually(scenario())
+    check_whole(published, [receiver])
+    assert receiver.done_s > SLOW_WRITE_S
+    assert not left

@@ -92,7 +92,7 @@ def run(folder: Path, scenario: Callable[[CopyTable, str], Awaitable[None]]) -> 
     async def all_of_it() -> None:
         with ThreadPoolExecutor(4) as executor:
             web = Web()
-            table = CopyTable(folder.parent, "host", web, executor)
+            table = CopyTable(folder.parent, "host", web, executor, executor)
             server = CopyServer(table, 0, is_secure=True)
             (port,) = free_ports(1)
             await server.listen(HostAddress("127.0.0.1", port), None)
@@ -233,6 +233,31 @@ def test_who_gives_up_while_other_copies_are_closed_leaves_them_to_be_closed(
     finally:
         server.close()
     assert remove(folder)
+
+
+def test_an_opening_does_not_wait_while_others_are_compared(
+    tmp_path: Path, folder: Path, verify: SlowVerify
+) -> None:
+    other = publish(tmp_path / "other", 2 * CHUNK, chunk_bytes=CHUNK, weights_bytes=0)
+    place = tmp_path / "remote" / other.sha256
+    make_copy(place, write_manifest(other.manifest), other.manifest)
+    copy = ArrivingCopy(place)
+    (head,) = range(*copy.layout.file(other.manifest.gathered))
+    assert copy.put(head, [other.contents[other.manifest.gathered]])
+    copy.close()
+
+    async def scenario(table: CopyTable, url: str) -> None:
+        with ThreadPoolExecutor(1) as executor, ThreadPoolExecutor(1) as comparing:
+            small = CopyTable(folder.parent, "host", table.web, executor, comparing)
+            compared = small.take(Remote("http://127.0.0.1:1/manifest.json", folder.name))
+            await until(lambda: verify.count > 0, "the comparison")
+            opened = small.take(Remote("http://127.0.0.1:1/manifest.json", other.sha256))
+            await asyncio.wait_for(opened.has_head(), PATIENCE_S / 2)
+            verify.let_go.set()
+            await compared.has_head()
+            await small.close()
+
+    run(folder, scenario)
 
 
 async def begun_opening(table: CopyTable, remote: Remote, begun: threading.Event) -> OpenedCopy:

@@ -11,6 +11,7 @@ import contextlib
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import Executor
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -58,8 +59,13 @@ class Fetch:
     """A copy that is being fetched. Call ``close`` before the copy is closed."""
 
     def __init__(
-        self, copy: ArrivingCopy, executor: Executor, clock: Callable[[], float] = time.monotonic
+        self,
+        copy: ArrivingCopy,
+        executor: Executor,
+        comparing: Executor,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """``comparing``: for comparisons of whole files, which take long."""
         self.copy = copy
         self.layout = copy.layout
         self.here = copy.here()
@@ -84,7 +90,7 @@ class Fetch:
         self._is_slow_until_s = 0.0
         self._rejected: dict[int, str] = {}
         """The prepared forms, by their files' numbers, that cannot be used, and why."""
-        self.completion = Completion(copy, self._in_thread, self.fail)
+        self.completion = Completion(copy, partial(self._in_thread, comparing), self.fail)
         self._guessed: int | None = None
         """The number of a prepared form that is fetched although no start has taken it yet."""
         self._is_decided = False
@@ -309,7 +315,7 @@ class Fetch:
         if not is_form_sooner(form_bytes, raw_bytes, rate):
             return False
         try:
-            await self._in_thread(self.copy.reserve_form, number)
+            await self._in_thread(self._executor, self.copy.reserve_form, number)
         except OSError as error:
             LOGGER.warning(f"'{file.name}' is not fetched: {form_bytes} bytes: {error.strerror}")
             return False
@@ -334,7 +340,7 @@ class Fetch:
                 if is_right:
                     self._note(index, size)
                 return is_right
-            written = self._in_thread(self.copy.put, index, pieces)
+            written = self._in_thread(self._executor, self.copy.put, index, pieces)
             written.add_done_callback(lambda done: self._note_later(index, size, done))
             return bool(await asyncio.shield(written))
         except OSError as error:
@@ -342,8 +348,10 @@ class Fetch:
                 f"{self.copy.folder}: cannot be written: {error.strerror}"
             ) from error
 
-    def _in_thread(self, function: Callable[..., Any], *arguments: Any) -> asyncio.Future[Any]:
-        future = asyncio.get_running_loop().run_in_executor(self._executor, function, *arguments)
+    def _in_thread(
+        self, executor: Executor, function: Callable[..., Any], *arguments: Any
+    ) -> asyncio.Future[Any]:
+        future = asyncio.get_running_loop().run_in_executor(executor, function, *arguments)
         self._writes.add(future)
         future.add_done_callback(self._writes.discard)
         return future

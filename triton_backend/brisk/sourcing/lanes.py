@@ -196,11 +196,13 @@ class Supplier:
 
         ``expected``: the bytes/s expected of the source.
         """
-        now_s = self._clock()
+        now_s, heard_s = self._clock(), portion.heard_s
+        if heard_s is not None:  # nothing is read while a chunk is written, which may take long
+            heard_s = max(heard_s, portion.chunk_s)
         return Waited(
             is_peer=self.is_peer,
             asked_s=portion.asked_s,
-            heard_s=portion.heard_s,
+            heard_s=heard_s,
             bytes_per_s=self._long_meter.rate(now_s),
             busy_s=now_s - (now_s if self._busy_s is None else self._busy_s),
             expected=expected,

@@ -41,7 +41,11 @@ SERVING_IDLE_S = 600.0
 open, or a runtime was alive."""
 
 WRITERS = 4
-"""The most threads that verify and write chunks, and wait for copies that are compared."""
+"""The most threads that open and make copies, and verify and write chunks."""
+
+COMPARERS = 4
+"""The most threads that compare whole copies with their digests, and publish forms: others, since
+that takes long, and neither an opening nor a chunk waits for it."""
 
 ENDING_S = 5.0
 """The longest time that a courier takes to end: clients wait for its end, to start another one."""
@@ -91,12 +95,16 @@ async def run(place: Path, settings: CourierSettings) -> None:
         PeerHost(str(each), inner_web, identity, is_secure=security is not None)
         for each in settings.peers
     ]
-    with ThreadPoolExecutor(WRITERS, thread_name_prefix="brisk-courier") as executor:
+    with (
+        ThreadPoolExecutor(WRITERS, thread_name_prefix="brisk-courier") as executor,
+        ThreadPoolExecutor(COMPARERS, thread_name_prefix="brisk-comparing") as comparing,
+    ):
         table = CopyTable(
             base=remote_directory(),
             identity=identity,
             web=web,
             executor=executor,
+            comparing=comparing,
             peers=others,
             allowed_urls=settings.urls,
             limit_bytes=settings.limit_bytes,

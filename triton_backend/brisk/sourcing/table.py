@@ -145,7 +145,7 @@ class OpenedCopy:
         if (shelving := table.shelving.get(self.remote.sha256)) is not None:
             await asyncio.shield(shelving)
         self._peers = [peer.copy_of(self.remote.sha256) for peer in table.peers]
-        copy = await self._in_thread(room.open_present, folder)
+        copy = await self._in_thread(table.executor, room.open_present, folder)
         url = self.remote.url or await asyncio.to_thread(room.read_origin, folder)
         self.remote = self.remote._replace(url=url)
         if url:
@@ -162,8 +162,8 @@ class OpenedCopy:
         if url:
             await asyncio.to_thread(room.note_origin, folder, url)
         if not copy.is_trusted:
-            await self._in_thread(self._verify, copy)
-        self.fetch = Fetch(copy, table.executor)
+            await self._in_thread(table.comparing, self._verify, copy)
+        self.fetch = Fetch(copy, table.executor, table.comparing)
         self.fetch.begin_with(head)
         table.note_open(self.remote.sha256, self.fetch)
         if self.fetch.missing:
@@ -194,7 +194,7 @@ class OpenedCopy:
             await table.closed()
             try:
                 return await self._in_thread(
-                    room.open_or_make, self.folder, text, table.limit_bytes
+                    table.executor, room.open_or_make, self.folder, text, table.limit_bytes
                 )
             except UnavailableError:
                 if not table.let_go():
@@ -219,12 +219,10 @@ class OpenedCopy:
             self._watching = [asyncio.create_task(peer.watch(self.supply)) for peer in self._peers]
         return self.supply
 
-    async def _in_thread(self, function: Any, *arguments: Any) -> Any:
+    async def _in_thread(self, executor: Executor, function: Any, *arguments: Any) -> Any:
         """Run a step in a thread. ``_close`` waits for it even if this call is canceled. Raises
         UnavailableError for its OSError."""
-        future = asyncio.get_running_loop().run_in_executor(
-            self._table.executor, function, *arguments
-        )
+        future = asyncio.get_running_loop().run_in_executor(executor, function, *arguments)
         self._thread = future
         try:
             return await asyncio.shield(future)
@@ -264,16 +262,18 @@ class CopyTable:
         identity: str,
         web: Web,
         executor: Executor,
+        comparing: Executor,
         peers: Sequence[PeerHost] = (),
         allowed_urls: Sequence[str] | None = None,
         limit_bytes: int | None = None,
     ) -> None:
         """Make a table without open copies. ``base``: the directory of copies. ``identity``: this
-        host's, for peers."""
+        host's, for peers. ``comparing``: for comparisons of whole files, which take long."""
         self.base = base
         self.identity = identity
         self.web = web
         self.executor = executor
+        self.comparing = comparing
         self.peers = peers
         self.allowed_urls = allowed_urls
         self.limit_bytes = limit_bytes

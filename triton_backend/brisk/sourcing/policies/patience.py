@@ -39,7 +39,8 @@ class Waited(NamedTuple):
     is_peer: bool
     asked_s: float
     heard_s: float | None
-    """When the last byte came; None if none has."""
+    """When the last byte came, or was read for at last; infinity while what has come is written;
+    None if none has come."""
     bytes_per_s: float
     """The rate over the last ``SLOW_S``, from all requests to the source."""
     busy_s: float
