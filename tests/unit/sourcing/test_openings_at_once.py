@@ -27,7 +27,7 @@ from brisk.sourcing.room import make_copy, open_present, remove
 from brisk.sourcing.service import CourierService
 from brisk.sourcing.serving import CopyServer
 from brisk.sourcing.sources.downloads import Web
-from brisk.sourcing.sources.peers import PeerCopy
+from brisk.sourcing.sources.peers import IDENTITY_HEADER, PeerCopy
 from brisk.sourcing.sources.registry import Registry
 from brisk.sourcing.table import CopyTable, OpenedCopy
 from support.remote.couriers import free_ports
@@ -256,6 +256,18 @@ def test_an_opening_does_not_wait_while_others_are_compared(
             verify.let_go.set()
             await compared.has_head()
             await small.close()
+
+    run(folder, scenario)
+
+
+def test_hosts_that_pulled_are_forgotten_whatever_names_they_gave(folder: Path) -> None:
+    async def scenario(table: CopyTable, url: str) -> None:
+        server = table.receivers_of.__self__  # type: ignore[attr-defined]
+        async with aiohttp.ClientSession(f"{url}/files/") as session:
+            for name in map(str, range(9)):
+                await (await session.get("0", headers={IDENTITY_HEADER: name})).read()
+        assert len(server._pulls[folder.name]) == 9
+        await until(lambda: server.tidy() or not server._pulls, "none that pulls")
 
     run(folder, scenario)
 

@@ -111,7 +111,8 @@ class CopyServer:
 
     def tidy(self) -> None:
         """Close shelved copies that no host has asked for within ``SHELF_S``, and those that a
-        local process has opened since."""
+        local process has opened since; forget hosts that pull no more."""
+        self._pulls = {each: pulls for each, pulls in self._pulls.items() if self.receivers(each)}
         now_s = time.monotonic()
         for sha256, (copy, used_s) in list(self._shelf.items()):
             is_due = now_s - used_s > SHELF_S or sha256 in self._table.fetches

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -13,12 +14,14 @@ from pathlib import Path
 import pytest
 
 from brisk.copies.manifest import ListedFile
+from brisk.sourcing.sources import registry
 from brisk.sourcing.sources.downloads import Web
 from brisk.sourcing.sources.failures import SourceError
 from brisk.sourcing.sources.registry import Pieces
 from support.remote.published import Published, publish
 from support.remote.virtual_hosts import Link, VirtualHost, VirtualRegistry
 from support.virtual_loop import run_virtually
+from support.waiting import PATIENCE_S
 
 RATE = 8e6
 LONG = "1" * 5000
@@ -118,3 +121,38 @@ def test_a_source_whose_answers_cannot_be_read_is_left_for_the_others(
         await peer.close()
 
     run_virtually(run())
+
+
+def test_a_file_that_is_opened_for_who_has_gone_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    published = publish(tmp_path / "m", 100_000)
+    begun, let_go = threading.Event(), threading.Event()
+    opened = registry._open
+
+    def slowly(url: str, total: int) -> object:
+        file = opened(url, total)
+        begun.set()
+        assert let_go.wait(PATIENCE_S)
+        return file
+
+    monkeypatch.setattr(registry, "_open", slowly)
+
+    async def scenario() -> None:
+        web = Web()
+        source = registry.Registry((published.folder / "manifest.json").as_uri(), web)
+
+        async def read() -> None:
+            async with source.read(0, published.manifest.files[0], 0, 10):
+                pytest.fail("it was given up")
+
+        reading = asyncio.create_task(read())
+        assert await asyncio.to_thread(begun.wait, PATIENCE_S)
+        reading.cancel()
+        await asyncio.wait([reading])
+        let_go.set()
+        await web.close()
+
+    asyncio.run(scenario())
+    links = [os.readlink(each) for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]
+    assert str(published.folder / "model.onnx") not in links

@@ -127,13 +127,19 @@ class Registry:
 
 
 class _File:
-    """A file of a directory on this machine, read in pieces."""
+    """A file of a directory on this machine, read in pieces. It is closed at the latest with the
+    object: who asked a thread to open it may have gone."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
     def close(self) -> None:
-        os.close(self._descriptor)
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __del__(self) -> None:
+        self.close()
 
     async def pieces(self, offset: int, size: int) -> AsyncIterator[bytes]:
         while size:
