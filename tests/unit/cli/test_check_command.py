@@ -139,7 +139,7 @@ def test_a_remote_entry_that_only_a_view_makes_brisk_s_is_named(
     arrived.parent.mkdir(parents=True)
     (entry / "1" / "model.onnx").rename(arrived)
     (entry / "1" / "model.remote").touch()
-    monkeypatch.setattr("brisk.copies.connection.resolve", lambda file, meanwhile: arrived)
+    monkeypatch.setattr("brisk.copies.connection.resolve", lambda file, meanwhile, keeps: arrived)
     status, found = remarks(tmp_path / "models")
     told = [remark for remark in found if 'should have backend: "brisk"' in remark["text"]]
     assert (status, [remark["severity"] for remark in told]) == (0, ["warning"] * is_told), found

@@ -113,7 +113,7 @@ def test_models_that_cannot_be_reached_are_asked_for_at_once_and_take_nothing_fr
     remote = [write_remote(repository, name) for name in ("a", "b", "c")]
     asked_together = threading.Barrier(len(remote))
 
-    def resolve(file: Path, meanwhile: Callable[[], None]) -> Path:
+    def resolve(file: Path, meanwhile: Callable[[], None], *, keeps: bool) -> Path:
         asked_together.wait(PATIENCE_S)
         raise UnavailableError(f"{file}: nobody answers")
 
@@ -134,7 +134,7 @@ def test_of_several_versions_that_cannot_be_reached_one_is_waited_for(
     shutil.copytree(directory / "1", directory / "2")
     asked = []
 
-    def resolve(file: Path, meanwhile: Callable[[], None]) -> Path:
+    def resolve(file: Path, meanwhile: Callable[[], None], *, keeps: bool) -> Path:
         asked.append(file)
         raise UnavailableError("nobody answers")
 
