@@ -5,6 +5,7 @@ A stub has imported most of this module's imports already.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Mapping
@@ -116,4 +117,5 @@ def keep(folder: Path) -> None:
     if (before := _kept.pop(folder, None)) is not None:
         os.close(before)
     _kept[folder] = descriptor
-    os.utime(descriptor)
+    with contextlib.suppress(OSError):  # a cache that is only read
+        os.utime(descriptor)
