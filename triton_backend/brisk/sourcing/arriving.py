@@ -344,9 +344,7 @@ class ArrivingCopy:
                 ) from error
             if not is_of_this_boot:
                 file.seek(0)
-                file.write(
-                    bytes(count)
-                )  # over the old ones, which other processes may have mapped
+                file.write(bytes(count))  # in place: other processes may have mapped the old ones
                 file.truncate()
                 fcntl.flock(file, fcntl.LOCK_SH)
             return mmap.mmap(file.fileno(), count), is_of_this_boot
