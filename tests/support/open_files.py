@@ -1,10 +1,13 @@
-"""Checks of what a process holds open: descriptors, mappings of shared memory, leases."""
+"""Checks of what a process holds open: descriptors, mappings of shared memory, leases; and systems
+that have no more for it."""
 
 from __future__ import annotations
 
 import fcntl
 import gc
 import os
+import resource
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,6 +44,28 @@ def nothing_left_open() -> Iterator[None]:
     before = _held()
     yield
     wait_until(lambda: _held() <= before, "an end to what the block has opened", 5.0)
+
+
+@contextmanager
+def no_descriptor_left(process: int = 0) -> Iterator[None]:
+    """Let a process, or this one, open nothing more while the block lasts."""
+    limits = resource.prlimit(process, resource.RLIMIT_NOFILE)
+    resource.prlimit(process, resource.RLIMIT_NOFILE, (0, limits[1]))
+    try:
+        yield
+    finally:
+        resource.prlimit(process, resource.RLIMIT_NOFILE, limits)
+
+
+@contextmanager
+def no_thread_left() -> Iterator[None]:
+    """Let this process's interpreter start no thread while the block lasts: the stack of one would
+    take more than there are addresses."""
+    usual = threading.stack_size(1 << 47)
+    try:
+        yield
+    finally:
+        threading.stack_size(usual)
 
 
 def skip_without_leases(folder: Path) -> None:

@@ -126,9 +126,13 @@ class Precedence:
         """Take precedence if ``serves_realtime``, else give it up, unless that is so already."""
         if serves_realtime == self._is_taken or not self._niceness:
             return
-        self._is_taken = serves_realtime
         spared = frozenset(_python_threads() - set(self._computing()) | self._aside)
-        if not self._change(self._niceness if serves_realtime else self._usual, spared):
+        try:
+            is_changed = self._change(self._niceness if serves_realtime else self._usual, spared)
+        except OSError:  # no descriptor is left to list the threads with: the next call tries
+            return
+        self._is_taken = serves_realtime
+        if not is_changed:
             self._tell(
                 f"niceness {self._niceness} is refused: real-time requests share processors with "
                 f"other processes as equals; CAP_SYS_NICE allows it, "
@@ -175,13 +179,15 @@ def _python_threads() -> set[int]:
 
 
 def _running_threads() -> set[int]:
-    """Return the threads of this process that have a processor or wait for one."""
+    """Return the threads of this process that have a processor or wait for one; none if no
+    descriptor is left to read that with."""
     running = set()
-    for entry in Path("/proc/self/task").iterdir():
-        with contextlib.suppress(OSError):  # the thread has ended meanwhile
-            state = (entry / "stat").read_text().rpartition(") ")[2][0]
-            if state == "R":
-                running.add(int(entry.name))
+    with contextlib.suppress(OSError):
+        for entry in Path("/proc/self/task").iterdir():
+            with contextlib.suppress(OSError):  # the thread has ended meanwhile
+                state = (entry / "stat").read_text().rpartition(") ")[2][0]
+                if state == "R":
+                    running.add(int(entry.name))
     return running
 
 

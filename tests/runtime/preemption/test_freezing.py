@@ -16,6 +16,7 @@ from onnx import TensorProto, helper
 from brisk.protocol.runtime_paths import RuntimePaths
 from brisk.runtime.preemption.suspension import Suspension
 from brisk.stub.runtime_client.client import RuntimeClient
+from support.open_files import no_descriptor_left
 from support.runtime.gates import LAZY, Pair, job, run_of
 from support.runtime.requests import ASession
 from support.runtime.runtime_process import (
@@ -162,6 +163,19 @@ def test_a_kernel_that_refuses_is_told_of_once(
     assert suspension.since_ns is None
     (text,) = told
     assert "Operation not permitted" in text
+
+
+def test_a_lack_of_descriptors_is_no_refusal(pair: Pair) -> None:
+    told: list[str] = []
+    suspension = Suspension(pair.gate, told.append)
+    with no_descriptor_left():
+        suspension.suspend(0)
+    assert suspension.since_ns is None
+    suspension.suspend(1)
+    assert suspension.since_ns == 1
+    wait_until(lambda: stopped(pair), "the stop")
+    suspension.resume()
+    assert not told
 
 
 # --- real workers --------------------------------------------------------------------------------

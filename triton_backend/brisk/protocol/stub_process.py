@@ -102,11 +102,20 @@ def _await_end_of_any(processes: list[int]) -> None:
     except ProcessLookupError:
         return
     except OSError:
-        births = [birth_of(process) for process in processes]
-        while births == [birth_of(process) for process in processes]:
-            time.sleep(POLL_INTERVAL_S)
+        _poll_for_end_of_any(processes)
         return
     ended.poll()
+
+
+def _poll_for_end_of_any(processes: list[int]) -> None:
+    first: list[int | None] = []
+    while True:
+        with contextlib.suppress(OSError):  # it is unknown now, but no end
+            births = [birth_of(process) for process in processes]
+            first = first or births
+            if None in births or births != first:
+                return
+        time.sleep(POLL_INTERVAL_S)
 
 
 def end_orphan(process: int) -> None:
@@ -126,7 +135,8 @@ def _remove_region(arguments: list[bytes]) -> None:
 
 
 def parent_of(process: int) -> int | None:
-    """Return the process number of a process's parent; None if the process is gone."""
+    """Return the process number of a process's parent; None if the process is gone. Raises as
+    ``birth_of`` does."""
     status = _status(process)
     return int(status[1]) if status else None
 
@@ -134,17 +144,27 @@ def parent_of(process: int) -> int | None:
 def birth_of(process: int) -> int | None:
     """Return when a process began, in ticks since the machine started; None if it has ended.
 
-    Together with its number this identifies a process, since numbers are reused.
+    Together with its number this identifies a process, since numbers are reused. Raises OSError if
+    the system does not tell: this process may have no descriptor left to read it with.
     """
     status = _status(process)
     return int(status[19]) if status and status[0] not in "ZX" else None
 
 
+def has_ended(process: int, birth: int | None) -> bool:
+    """Return whether the process that began at ``birth`` has ended; False if the system does not
+    tell."""
+    try:
+        return birth_of(process) != birth
+    except OSError:
+        return False
+
+
 def _status(process: int) -> list[str]:
     """Return the fields of ``/proc/<process>/stat`` after the name; empty if the process is
-    gone."""
+    gone. Raises OSError if it cannot be read."""
     try:
         status = Path(f"/proc/{process}/stat").read_text()
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError):
         return []
     return status.rpartition(")")[2].split()

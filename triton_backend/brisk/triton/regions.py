@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from brisk.protocol.stub_process import birth_of
+from brisk.protocol.stub_process import birth_of, has_ended
 
 SHARED_MEMORY = Path("/dev/shm")
 PREFIX_OPTION = "shm-region-prefix-name"
@@ -119,7 +119,7 @@ def _regions(shared_memory: Path, user: int | None) -> Iterator[StubRegion]:
 def _has_ended(process: int, birth: int, namespace: int) -> bool:
     """Whether a process has ended; False if that is unknown, as for a process of another PID
     namespace."""
-    return namespace == _namespace() != 0 and birth_of(process) != birth
+    return namespace == _namespace() != 0 and has_ended(process, birth)
 
 
 def _namespace() -> int:

@@ -13,6 +13,7 @@ import pytest
 from brisk.errors import InvalidConfigurationError
 from brisk.os_priority import LOADING, Precedence, set_threads
 from brisk.settings import realtime_niceness
+from support.open_files import no_descriptor_left
 
 
 def test_threads_of_the_interpreter_are_spared_and_a_change_is_made_once() -> None:
@@ -159,3 +160,22 @@ def test_what_computes_with_a_run_stands_aside_with_it_and_comes_back() -> None:
     assert beside
     assert set(beside) == {LOADING}
     assert set(behind) == {-1}
+
+
+def test_without_a_descriptor_precedence_is_taken_at_the_next_change() -> None:
+    told: list[str] = []
+    made: list[int] = []
+
+    def change(niceness: int, spared: frozenset[int]) -> bool:
+        made.append(len(os.listdir("/proc/self/task")) and niceness)
+        return True
+
+    precedence = Precedence(-7, told.append, set, change)
+    with no_descriptor_left():
+        precedence.follow(True)
+    assert not made
+    precedence.follow(True)
+    assert made == [-7]
+    with no_descriptor_left():
+        assert precedence.stand_aside(0) == frozenset()
+    assert not told

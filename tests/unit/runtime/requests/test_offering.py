@@ -14,6 +14,7 @@ from brisk.os_priority import Precedence
 from brisk.protocol.channel import Receiver
 from brisk.protocol.records import ComputedInStub, ComputeInStub, ComputeNoMore, Record
 from brisk.protocol.runtime_paths import new_socket
+from brisk.protocol.stub_process import birth_of
 from brisk.runtime.models.entry import Binding, LoadOutcome, LoadState
 from brisk.runtime.models.load_watch import LoadWatch
 from brisk.runtime.models.table import SessionTable
@@ -34,6 +35,7 @@ from brisk.runtime.requests.offering import (
 from brisk.runtime.sessions.session_caches import SessionCaches
 from brisk.scheduling.times import RunProfile
 from brisk.telemetry.events import INCIDENTS
+from support.open_files import no_descriptor_left
 from support.runtime.requests import ASession, NotingLoader, a_model, with_memory
 
 ADDRESS = f"\0brisk-offering-{os.getpid()}"
@@ -93,6 +95,12 @@ class Stub:
                     os.close(descriptor)
                 told.append(record)
         return told
+
+    def dies(self) -> None:
+        """Let the process that it was be gone, and its server be this one."""
+        peer = self.binding.peer
+        peer.pid, peer.parent, peer.server_birth = 2**22 + 1, os.getpid(), birth_of(os.getpid())
+        self._offering.gone(peer)
 
     def gives_up(self) -> None:
         self._offering.computed(
@@ -215,3 +223,15 @@ def test_what_its_stub_gives_up_is_taken_back_and_never_offered_again(stub: Stub
     assert stub.pass_s(90, 0) == []
     assert stub.pass_s(90, 1000) == []
     assert "took too long in its stub" in INCIDENTS.newest(1)[0][1]
+
+
+def test_a_stub_that_died_is_noted_once_a_descriptor_is_left_to_see_that(stub: Stub) -> None:
+    (offer,) = stub.pass_s(90, 1000)
+    assert isinstance(offer, ComputeInStub)
+    stub.dies()
+    before = INCIDENTS.newest(1)
+    with no_descriptor_left():
+        stub.pass_s(3, 1000)
+    assert INCIDENTS.newest(1) == before
+    stub.pass_s(1, 1000)
+    assert "has died while it computed the model itself" in INCIDENTS.newest(1)[0][1]

@@ -15,7 +15,7 @@ from brisk.errors import ProtocolError
 from brisk.protocol.channel import Receiver, check_peer, encode_record, send_bytes
 from brisk.protocol.records import Record, Region
 from brisk.protocol.shared_memory import Arena, ArenaView
-from brisk.protocol.stub_process import birth_of, end_orphan
+from brisk.protocol.stub_process import end_orphan, has_ended
 from brisk.runtime.log import LOGGER
 from brisk.runtime.peers.tensors import InputViews
 from brisk.scheduling.job import Job
@@ -299,7 +299,7 @@ GREETING_TIMEOUT_NS = 10_000_000_000
 def retire_orphans(connections: Connections, now_ns: int) -> None:
     """End stubs of dead servers, and drop peers without a Hello; reads a file for each peer."""
     for peer in list(connections.peers.values()):
-        if not peer.parent or birth_of(peer.parent) == peer.server_birth:
+        if not peer.parent or not has_ended(peer.parent, peer.server_birth):
             peer.orphaned_ns = None
         elif peer.orphaned_ns is None:
             peer.orphaned_ns = now_ns

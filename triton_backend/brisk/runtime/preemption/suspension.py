@@ -10,6 +10,7 @@ process numbers are given again."""
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 from collections.abc import Callable
@@ -18,6 +19,9 @@ from brisk import telemetry
 from brisk.runtime.log import LOGGER
 from brisk.runtime.preemption.gate import Gate
 from brisk.telemetry import metrics
+
+_PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""The errors of a system that is short of descriptors or memory; the next run tries again."""
 
 
 class Suspension:
@@ -56,6 +60,8 @@ class Suspension:
         except ProcessLookupError:
             return False
         except (OSError, AttributeError) as error:
+            if getattr(error, "errno", None) in _PASSING:
+                return False
             self._is_allowed = False
             self._tell(
                 f"best-effort segments cannot be stopped half-way ({error}): those that real-time "
@@ -68,11 +74,12 @@ class Suspension:
         """Open a descriptor of the present worker process."""
         if self._handle is not None:
             os.close(self._handle)
-        self._handle, self._process = None, self._gate.page.process
-        if self._process:
-            self._handle = os.pidfd_open(self._process)
+        self._handle, self._process = None, 0
+        if process := self._gate.page.process:
+            handle = os.pidfd_open(process)
             # The supervisor removes the number from the gate before the kernel may give it again:
             # a number that is still there was the worker's when the descriptor was opened.
-            if self._gate.page.process != self._process:
-                os.close(self._handle)
-                self._handle, self._process = None, 0
+            if self._gate.page.process == process:
+                self._handle, self._process = handle, process
+            else:
+                os.close(handle)

@@ -172,7 +172,11 @@ class Offering:
         """
         missing, self._missing = self._missing, []
         for peer, model in missing:
-            if birth_of(peer.pid) is not None or birth_of(peer.parent) != peer.server_birth:
+            try:
+                if birth_of(peer.pid) is not None or birth_of(peer.parent) != peer.server_birth:
+                    continue
+            except OSError:  # no descriptor is left to read it with
+                self._missing.append((peer, model))
                 continue
             text = (
                 f"the stub of model '{model.name}' has died while it computed the model itself: "

@@ -190,8 +190,9 @@ class Dispatcher:
             self._greet_another(peer, hello.settings or (), own)
             return
         if hello.pid == peer.pid:  # else the peer lives in another process namespace
-            peer.parent = hello.parent
-            peer.server_birth = birth_of(hello.parent)
+            with contextlib.suppress(OSError):  # else the server is unknown
+                peer.server_birth = birth_of(hello.parent)
+                peer.parent = hello.parent
         peer.is_of_server = hello.parent > 0
         peer.is_welcome = True
         self._count_users()

@@ -5,6 +5,7 @@ Used by the worker's main thread.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -157,10 +158,12 @@ class Observation:
         """Measure the gauges; called only when a peer asks for statistics."""
         worker, peers = self.role.value, self.transport.peers.values()
         held = {
-            "resident": int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES,
             "answers": sum(peer.arena.statistics()["used_bytes"] for peer in peers),
             "inputs": sum(peer.view.held_bytes for peer in peers),
         }
+        with contextlib.suppress(OSError):  # no descriptor is left to read it with
+            pages = int(Path("/proc/self/statm").read_text().split()[1])
+            held["resident"] = pages * _PAGE_BYTES
         for what, size in held.items():
             STATISTICS.hold(metrics.HELD_BYTES, (worker, what), size)
         now = {
