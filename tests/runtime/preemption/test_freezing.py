@@ -13,8 +13,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from brisk.errors import CancelledError
 from brisk.protocol.runtime_paths import RuntimePaths
 from brisk.runtime.preemption.suspension import Suspension
+from brisk.runtime.worker.long_runs import LAST_RESORT_NS
 from brisk.stub.runtime_client.client import RuntimeClient
 from support.open_files import no_descriptor_left
 from support.runtime.gates import LAZY, Pair, job, run_of
@@ -206,7 +208,8 @@ class Staged:
         self.urgent = urgent
         submit(urgent, SLOW_INPUT, "realtime")[1].output()
         await_best_effort(place, submit(lazy, ROWS, "besteffort")[1]).output()
-        self.answer = submit(lazy, ROWS, "besteffort")[1]
+        self.lazy = lazy
+        self.number, self.answer = submit(lazy, ROWS, "besteffort")
         self.worker = background(place)
         before_s = processor_s(self.worker)
         wait_until(lambda: processor_s(self.worker) > before_s + 0.05, "the segment to begin")
@@ -259,3 +262,15 @@ def test_a_stopped_worker_that_dies_is_replaced_at_once(staged: Staged) -> None:
     answer = await_best_effort(staged.place, staged.answer)
     np.testing.assert_allclose(answer.output(), ROWS @ ROWS, rtol=1e-3, atol=1e-2)
     assert background(staged.place) != staged.worker
+
+
+def test_a_cancelled_segment_that_is_stopped_ends_without_its_worker(staged: Staged) -> None:
+    """It needs a processor to find out that it is to end."""
+    staged.lazy.cancel(staged.number)
+    assert isinstance(staged.answer.wait().error, CancelledError)
+    os.kill(staged.worker, signal.SIGSTOP)
+    time.sleep(1.5 * LAST_RESORT_NS / 1e9)
+    os.kill(staged.worker, signal.SIGCONT)
+    answer = await_best_effort(staged.place, submit(staged.lazy, ROWS, "besteffort")[1])
+    np.testing.assert_allclose(answer.output(), ROWS @ ROWS, rtol=1e-3, atol=1e-2)
+    assert background(staged.place) == staged.worker

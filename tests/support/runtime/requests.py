@@ -83,6 +83,8 @@ class ASession:
     weight_bytes: int = 0
     has_steady_runs: bool = True
     is_loading: bool = False
+    awaits_load: bool = False
+    awaits_bytes: bool = False
     table: SegmentTable[Any] | None = field(default_factory=lambda: a_table())
     caches: SessionCaches | None = None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,10 +17,10 @@ from brisk.runtime.models.entry import SessionEntry
 from brisk.runtime.models.load_watch import LoadWatch
 from brisk.runtime.models.table import SessionTable
 from brisk.runtime.pipelines.loading import PipelineLoads
-from brisk.runtime.preemption.controllers import PreemptionController
+from brisk.runtime.preemption.controllers import Background, PreemptionController
 from brisk.runtime.preemption.gate import Gate
 from brisk.runtime.requests.batch import Run, RunsInProgress
-from brisk.runtime.worker.long_runs import LAST_RESORT_NS, LongRuns
+from brisk.runtime.worker.long_runs import LAST_RESORT_NS, PATIENCE_NS, STARVED_NS, LongRuns
 from brisk.runtime.worker.relay import Step
 from brisk.scheduling.job import JobState
 from brisk.scheduling.job_class import JobClass
@@ -51,12 +52,12 @@ def is_marked(run: Run) -> bool:
 class Parts:
     """Long runs and sessions of a worker that computes nothing."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: type[PreemptionController] = PreemptionController) -> None:
         loader, precedence = NotingLoader(), Precedence(0, print, set)
         self.loader = loader
         self.table = SessionTable(loader, PipelineLoads(loader.tell, LoadWatch(60.0)), precedence)
         self.runs = RunsInProgress()
-        controller = PreemptionController(Gate(), POLICIES["preemptive"], Limits(share=0.0))
+        controller = kind(Gate(), POLICIES["preemptive"], Limits(share=0.0))
         none: Any = None
         self.long_runs = LongRuns(none, self.table, self.runs, controller, precedence)
 
@@ -103,7 +104,14 @@ def test_no_load_is_blamed_for_a_run(tmp_path: Path, killed: list[int]) -> None:
 def test_a_run_that_does_not_end_is_ended_by_force_where_no_load_holds_it(
     killed: list[int], awaits_load: bool
 ) -> None:
-    parts, run = Parts(), begun()
+    parts = Parts()
+    parts.long_runs.watch([unwanted(parts, 2 * LAST_RESORT_NS, awaits_load=awaits_load)])
+    assert bool(killed) is not awaits_load
+
+
+def unwanted(parts: Parts, waited_ns: int, *, awaits_load: bool = False) -> Step:
+    """A step that was asked to end so long ago, of a thread that has not computed since."""
+    run = begun()
     parts.long_runs._requests = SimpleNamespace(  # type: ignore[assignment]
         fail_all_late=lambda *_: None, queue=SimpleNamespace(peek=lambda: None)
     )
@@ -112,6 +120,38 @@ def test_a_run_that_does_not_end_is_ended_by_force_where_no_load_holds_it(
         is_loading=True, awaits_load=awaits_load, awaits_bytes=False
     )
     step = Step(run, 0)
-    step.ended_ns = time.monotonic_ns() - 2 * LAST_RESORT_NS
-    parts.long_runs.watch([step])
-    assert bool(killed) is not awaits_load
+    step.ended_ns = time.monotonic_ns() - waited_ns
+    return step
+
+
+@pytest.mark.parametrize("kind", [PreemptionController, Background])
+def test_a_run_that_yields_to_others_has_time_of_its_own_to_end(
+    killed: list[int], kind: type[PreemptionController]
+) -> None:
+    """Others may keep it from the processors, without which it does not see the request."""
+    parts = Parts(kind)
+    step = unwanted(parts, 2 * LAST_RESORT_NS)
+    if kind is PreemptionController:
+        parts.long_runs.aside.append(step)
+        parts.long_runs.watch([])
+    else:
+        parts.runs.leading.append(step.run)
+        parts.long_runs.attend(step, is_load_waiting=False)
+    assert not killed
+    step.thread, step.computed_ns = threading.get_native_id(), -2 * LAST_RESORT_NS
+    parts.long_runs.watch([step] if kind is Background else [])
+    assert killed, "its thread has had a second of processor time"
+
+
+@pytest.mark.parametrize(
+    ("kind", "most_ns"), [(PreemptionController, PATIENCE_NS), (Background, STARVED_NS)]
+)
+def test_a_run_that_yields_to_others_has_only_so_long(
+    killed: list[int], kind: type[PreemptionController], most_ns: int
+) -> None:
+    parts = Parts(kind)
+    for waited_ns in (most_ns // 2, most_ns + 1):
+        assert not killed
+        parts.long_runs.aside[:] = [unwanted(parts, waited_ns)]
+        parts.long_runs.watch([])
+    assert killed

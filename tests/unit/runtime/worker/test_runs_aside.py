@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
+from collections.abc import Callable, Iterator
+from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from brisk.os_priority import Precedence
 from brisk.runtime.requests.batch import RunsInProgress
-from brisk.runtime.worker.long_runs import STALLED_NS, LongRuns
+from brisk.runtime.worker.long_runs import STALLED_NS, STARVED_NS, LongRuns
 from brisk.runtime.worker.relay import Step
 from brisk.scheduling.job import JobState
 from brisk.scheduling.job_class import JobClass
@@ -29,7 +36,7 @@ def test_a_segment_that_is_left_aside_runs_until_it_is_taken_back() -> None:
     run = run_of(one)
     runs.leading.append(run)
     assert not pair.background.holds(run, 0)
-    step = Step(run, time.monotonic_ns() - 2 * STALLED_NS)
+    step = Step(run, time.monotonic_ns() - STARVED_NS)
     assert long_runs.attend(step, is_load_waiting=False)
     assert not long_runs.has_realtime
     assert pair.gate.page.segment_runs
@@ -55,3 +62,62 @@ def test_real_time_runs_count_wherever_they_are_computed() -> None:
         place.append(computed)
         assert long_runs.has_realtime
         place.clear()
+
+
+@pytest.mark.parametrize("role", ["foreground", "background"])
+def test_a_step_that_others_keep_from_the_processors_is_not_put_aside_for_its_own_class(
+    role: str,
+) -> None:
+    pair, runs = Pair("preemptive"), RunsInProgress()
+    job_class = JobClass.BESTEFFORT if role == "background" else JobClass.NORMAL
+    one, following = job(0, job_class), job(1, job_class)
+    one.state = JobState.RUNNING
+    requests: Any = SimpleNamespace(
+        queue=SimpleNamespace(peek=lambda: following), fail_all_late=lambda *_: None
+    )
+    none: Any = None
+    controller = getattr(pair, role)
+    long_runs = LongRuns(requests, none, runs, controller, Precedence(0, print, set))
+    run = run_of(one)
+    runs.leading.append(run)
+    with thread() as (computes_for, number):
+        step = Step(run, time.monotonic_ns() - 2 * STALLED_NS, number)
+        assert long_runs.attend(step, is_load_waiting=False) is (role == "foreground")
+        if role == "foreground":
+            return
+        session: Any = run.session
+        for name in ("awaits_load", "awaits_bytes"):
+            setattr(session, name, True)
+            assert long_runs._is_stalled(step, time.monotonic_ns()), "it is not kept from anything"
+            setattr(session, name, False)
+        computes_for(0.5)
+        assert not long_runs.attend(step, is_load_waiting=False)
+        computes_for(0.6)
+        assert long_runs.attend(step, is_load_waiting=False)
+
+
+@contextlib.contextmanager
+def thread() -> Iterator[tuple[Callable[[float], None], int]]:
+    """Yield a thread's number, and what lets it compute for so many seconds of processor time."""
+    asked: SimpleQueue[float] = SimpleQueue()
+    done: SimpleQueue[None] = SimpleQueue()
+
+    def work() -> None:
+        while seconds := asked.get():
+            until_s = time.thread_time() + seconds
+            while time.thread_time() < until_s:
+                pass
+            done.put(None)
+
+    def computes_for(seconds: float) -> None:
+        asked.put(seconds)
+        done.get(timeout=120.0)
+
+    made = threading.Thread(target=work)
+    made.start()
+    assert made.native_id is not None
+    try:
+        yield computes_for, made.native_id
+    finally:
+        asked.put(0.0)
+        made.join()

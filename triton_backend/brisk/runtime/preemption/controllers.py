@@ -34,6 +34,8 @@ class PreemptionController:
     """The time between two looks at the sockets while a run of a class computes, in whole
     segments. A look takes some microseconds, and lets what can interrupt the run come that much
     sooner."""
+    gets_leftovers: ClassVar[bool] = False
+    """Whether others on the machine may keep the worker from the processors for long."""
     alarm: int | None = None
     """An eventfd that is written to when a held run should be checked again."""
 
@@ -213,6 +215,7 @@ class Background(PreemptionController):
     """
 
     quanta_ns: ClassVar = dict.fromkeys(JobClass, 2_000_000)
+    gets_leftovers = True
 
     def __init__(self, gate: Gate, policy: Policy, limits: Limits) -> None:
         super().__init__(gate, policy, limits)

@@ -14,6 +14,7 @@ from pathlib import Path
 from brisk import telemetry
 from brisk.errors import UnavailableError
 from brisk.os_priority import Precedence, computed_ns
+from brisk.runtime.heartbeat import BACKGROUND_PATIENCE_S
 from brisk.runtime.log import LOGGER
 from brisk.runtime.models.table import SessionTable
 from brisk.runtime.preemption.controllers import PreemptionController
@@ -27,16 +28,20 @@ from brisk.telemetry import metrics
 
 STALLED_NS, STALLED_RUNS = 1_000_000_000, 4.0
 """A step keeps others of its class waiting too long when it exceeds both: a time, and a multiple
-of what a run of its shapes takes. More urgent jobs wait only for ``relay.LONG_NS``."""
+of what a run of its shapes takes. More urgent jobs wait only for ``relay.LONG_NS``. In a worker
+that others may keep from the processors, its thread's processor time counts, or STARVED_NS."""
 
 MOST_ASIDE = 4
 """The most long runs that others do not wait for; one more makes the first of them end."""
 
 LAST_RESORT_NS = 1_000_000_000
-"""The time from asking a run to end to ending the worker. For a run that has only idle processors,
-its own processor time counts, or PATIENCE_NS: it has to run to see the request."""
+"""The time from asking a run to end to ending the worker. For a run that yields to others, its own
+processor time counts, or PATIENCE_NS: it has to run to see the request."""
 
 PATIENCE_NS = 10_000_000_000
+
+STARVED_NS = int(BACKGROUND_PATIENCE_S * 1e9)
+"""The same in a worker that others may keep from the processors."""
 
 TOLD_AGAIN_NS = 60_000_000_000
 """The time between two lines of the log about long runs of one model."""
@@ -74,6 +79,8 @@ class LongRuns:
     def attend(self, step: Step, *, is_load_waiting: bool) -> bool:
         """Handle a long step of the run on top. Return True if others now go on concurrently."""
         now_ns = time.monotonic_ns()
+        if self._controller.gets_leftovers and step.looked_computed_ns is None:
+            step.looked_computed_ns = computed_ns(step.thread)
         self._end_if_unwanted(step, now_ns)
         if not self._keeps_others_waiting(step, now_ns, is_load_waiting=is_load_waiting):
             return False
@@ -112,7 +119,26 @@ class LongRuns:
             return False
         if following is not None and more_urgent(following, step.run.jobs[0]):
             return True
-        return _is_stalled(step, now_ns)
+        return self._is_stalled(step, now_ns)
+
+    def _is_stalled(self, step: Step, now_ns: int) -> bool:
+        """Return whether a step has had more time than it should take."""
+        most_ns = max(STALLED_NS, STALLED_RUNS * (step.run.profile.run_ns or 0.0))
+        taken_ns = now_ns - step.began_ns
+        if taken_ns > most_ns and step.looked_computed_ns is not None and taken_ns < STARVED_NS:
+            session = step.run.session
+            if not (session.awaits_load or session.awaits_bytes):  # else it may wait, not starve
+                taken_ns = computed_ns(step.thread) - step.looked_computed_ns
+        return taken_ns > most_ns
+
+    def _has_had_its_time(self, step: Step, waited_ns: int) -> bool:
+        """Return whether the step, asked to end ``waited_ns`` ago, has had its time to end."""
+        gets_leftovers = self._controller.gets_leftovers
+        if not gets_leftovers and step not in self.aside:
+            return waited_ns > LAST_RESORT_NS
+        if waited_ns > (STARVED_NS if gets_leftovers else PATIENCE_NS):
+            return True
+        return computed_ns(step.thread) - step.computed_ns > LAST_RESORT_NS
 
     def _end_if_unwanted(self, step: Step, now_ns: int) -> None:
         """Ask a run to end if no client waits for it any more, or if it exceeds its time limit.
@@ -127,7 +153,7 @@ class LongRuns:
         if run.session.awaits_load or run.session.awaits_bytes:
             step.ended_ns = now_ns  # it may wait for a load, which is not asked to end
             return
-        if step.ended_ns is None or not _has_had_its_time(step, now_ns - step.ended_ns):
+        if step.ended_ns is None or not self._has_had_its_time(step, now_ns - step.ended_ns):
             return
         text = f"a run of model '{run.model_name}' does not end, although it was told to"
         self.end_worker(f"{text} {(now_ns - step.ended_ns) / 1e9:.0f} s ago", run)
@@ -162,7 +188,11 @@ class LongRuns:
             self._end_if_unwanted(step, now_ns)
         for step in self.aside:
             self._end_if_unwanted(step, now_ns)
-            if not step.is_stalled and _is_stalled(step, now_ns) and self._is_behind(step.run):
+            if (
+                not step.is_stalled
+                and self._is_behind(step.run)
+                and self._is_stalled(step, now_ns)
+            ):
                 step.is_stalled = True
                 self._precedence.stand_further(step.thread, step.helpers)
 
@@ -184,15 +214,3 @@ class LongRuns:
         if self._runs:
             self._runs[-1].resume()
             self._controller.begins(self._runs[-1], time.monotonic_ns())
-
-
-def _has_had_its_time(step: Step, waited_ns: int) -> bool:
-    """Return whether the step, asked to end ``waited_ns`` ago, has had its time to end."""
-    if step.is_stalled and waited_ns <= PATIENCE_NS:
-        return computed_ns(step.thread) - step.computed_ns > LAST_RESORT_NS
-    return waited_ns > LAST_RESORT_NS
-
-
-def _is_stalled(step: Step, now_ns: int) -> bool:
-    expected_ns = step.run.profile.run_ns or 0.0
-    return now_ns - step.began_ns > max(STALLED_NS, STALLED_RUNS * expected_ns)

@@ -46,6 +46,7 @@ class Step:
     ``is_stalled``: it is aside, and does not end when it should.
     ``ended_ns``: when it was asked to end, else None.
     ``computed_ns``: the processor time of its thread at that moment.
+    ``looked_computed_ns``: that when it was first found to take long; None if nobody has asked.
     ``is_last``: when it is over, whether it was the last step of the run.
     ``error``: the error that it ended with.
     """
@@ -59,6 +60,7 @@ class Step:
     is_stalled: bool = False
     ended_ns: int | None = None
     computed_ns: int = 0
+    looked_computed_ns: int | None = None
     is_last: bool = False
     error: Exception | None = None
 
