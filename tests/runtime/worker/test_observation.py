@@ -257,6 +257,24 @@ def test_a_trace_tells_when_the_stub_had_the_request(place: RuntimePaths, quick:
     assert way.name == "to the worker, normal"
 
 
+def test_a_trace_ends_with_who_asked_for_it_last(place: RuntimePaths, quick: Path) -> None:
+    with opened(place, describe(quick)) as connection:
+        with Observer(place, Role.FOREGROUND) as earlier:
+            earlier.begin_trace()
+            assert earlier.status().models
+            later = Observer(place, Role.FOREGROUND)
+            later.begin_trace()
+            assert later.status().models
+        infer(connection, ROW)
+        assert later.end_trace() != [], "another one's end is no end of this"
+        later.begin_trace()
+        assert later.status().models
+        later.close()
+        infer(connection, ROW)
+        with Observer(place, Role.FOREGROUND) as last:
+            assert last.end_trace() == []
+
+
 @pytest.mark.parametrize("is_given", [False, True])
 def test_a_model_of_texts_is_traced_without_a_server(tmp_path: Path, is_given: bool) -> None:
     kind = (TensorProto.STRING, ["n"])

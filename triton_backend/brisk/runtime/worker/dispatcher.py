@@ -40,7 +40,7 @@ from brisk.scheduling.job_class import JobClass
 from brisk.scheduling.queue import DEFAULT_BOUND
 from brisk.settings import runtime_settings
 from brisk.telemetry import metrics
-from brisk.telemetry.events import INCIDENTS, SPANS
+from brisk.telemetry.events import INCIDENTS
 
 _CLASSES = frozenset(job_class.value for job_class in JobClass)
 
@@ -101,7 +101,7 @@ class Dispatcher:
             case records.AskStatus():
                 self.observation.tell_status(peer, record)
             case records.BeginTrace():
-                SPANS.begin()
+                self.observation.begin_trace(peer)
             case records.AskTrace():
                 self.observation.tell_trace(peer)
             case unexpected:
@@ -276,5 +276,6 @@ class Dispatcher:
         peer.view.clear()
         peer.arena.close()
         self._count_users()
+        self.observation.forget(peer)
         if all(other.parent != peer.parent for other in self.transport.peers.values()):
             self.observation.forget_server(peer.parent)

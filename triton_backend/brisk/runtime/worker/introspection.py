@@ -58,6 +58,8 @@ class Observation:
     aside: Sequence[Step]
     started_ns: int = field(default_factory=time.monotonic_ns)
     readers: dict[int, Peer] = field(default_factory=dict)
+    _tracer: Peer | None = None
+    """The peer that a trace is recorded for."""
     _measured: set[tuple[str, str, str]] = field(default_factory=set)
 
     def tell_statistics(self, peer: Peer, question: records.AskStatistics) -> None:
@@ -73,7 +75,13 @@ class Observation:
             told = records.StatisticsTold(self.role.value, is_chosen, part, is_last)
             self.transport.send(peer, told)
 
+    def begin_trace(self, peer: Peer) -> None:
+        """Record spans until a peer asks for them, or ``peer`` has gone."""
+        self._tracer = peer
+        SPANS.begin()
+
     def tell_trace(self, peer: Peer) -> None:
+        self._tracer = None
         spans, left_out = SPANS.end()
         for part, is_last in _parts(spans, SPANS_PER_RECORD):
             told = records.TraceTold(os.getpid(), tuple(map(_cut, part)), left_out, is_last)
@@ -89,6 +97,12 @@ class Observation:
         """Forget what was reported to ``peer``'s server, if ``peer`` is the stub that got it."""
         if self.readers.get(peer.parent) is peer:
             STATISTICS.forget_reader(peer.parent)
+
+    def forget(self, peer: Peer) -> None:
+        """Stop recording for a peer that has gone without asking for its trace."""
+        if self._tracer is peer:
+            self._tracer = None
+            SPANS.end()
 
     def forget_server(self, parent: int) -> None:
         """Forget a server whose last stub has gone."""
