@@ -152,7 +152,16 @@ def test_one_stub_of_a_server_is_told_until_it_goes(place: RuntimePaths, quick: 
             answer = ask_news(heir)
             assert (answer.is_chosen, answer.samples) == (False, ())
             heir.send(ForgetStatistics())  # of one that was told nothing: nothing happens
-        wait_until(lambda: ask_news(heir).is_chosen, "another reader")
+        told: list[StatisticsTold] = []
+
+        def is_chosen() -> bool:
+            told.append(ask_news(heir))
+            return told[-1].is_chosen
+
+        wait_until(is_chosen, "another reader")
+        news = values(list(told[-1].samples))
+        assert loads not in news
+        assert news["brisk_loaded_models foreground"] == (1,), "gauges go with who shows them"
         assert loads not in values(list(ask_news(heir).samples))
 
 

@@ -155,3 +155,13 @@ def test_the_newest_incidents_are_kept_and_cut() -> None:
     assert all(len(text) == MAX_CHARACTERS for _, text in newest)
     assert len(incidents.newest(1000)) == KEPT
     assert incidents.newest(0) == incidents.newest(-1) == []
+
+
+def test_gauges_are_told_again_to_a_reader_that_has_lost_them() -> None:
+    statistics = Statistics()
+    statistics.count(metrics.WORKER_RESTARTS, ("foreground",))
+    statistics.hold(metrics.LOADED_MODELS, ("foreground",), 3)
+    statistics.forget_gauges(7)
+    assert len(statistics.take_news(7)) == 2
+    statistics.forget_gauges(7)
+    assert values(statistics.take_news(7)) == {"brisk_loaded_models": (3,)}

@@ -113,6 +113,13 @@ class Statistics:
         with self._lock:
             self._reported.pop(reader, None)
 
+    def forget_gauges(self, reader: int) -> None:
+        """Let a reader get all gauges again, also those that have not changed."""
+        with self._lock:
+            reported = self._reported.get(reader, {})
+            for series in [each for each in reported if each[0].kind is Kind.GAUGE]:
+                del reported[series]
+
     def _values(self, metric: Metric, labels: tuple[str, ...]) -> list[int]:
         values = self._series.get((metric, labels))
         if values is None:

@@ -90,6 +90,7 @@ class Observation:
     def _reader(self, peer: Peer) -> Peer:
         reader = self.readers.get(peer.parent)
         if reader is None or not reader.is_open:
+            STATISTICS.forget_gauges(peer.parent)  # they went with the stub that showed them
             reader = self.readers[peer.parent] = peer
         return reader
 
