@@ -231,6 +231,24 @@ def test_a_size_that_does_not_fit_the_shape_is_the_request_s_fault(
     assert "takes 16 bytes, got 12" in answer.message
 
 
+def test_a_negative_size_is_the_request_s_fault(welcome: socket.socket, quick: Path) -> None:
+    """Also of the first dimension, by which requests are joined."""
+    attach(welcome)
+    send_record(welcome, load(quick))
+    form = InferForm(0, (TensorForm("x", "FP32", (-1, 4)),), ("y",), "normal")
+    receiver = Receiver(welcome)
+    while not isinstance(receiver.receive()[0], ModelLoaded):
+        pass
+    for number in range(10):
+        send_record(welcome, Infer(number, form, (INPUT,), MARK))
+    for _ in range(10):
+        answer: Record = Log("", "")
+        while not isinstance(answer, Failure):
+            answer, _ = receiver.receive()
+        assert answer.code == "invalid_request"
+        assert "has shape [-1, 4]; expected sizes of 0 or more" in answer.message
+
+
 def test_a_model_number_used_twice_is_refused_and_the_first_stays(
     welcome: socket.socket, quick: Path
 ) -> None:

@@ -45,6 +45,7 @@ def batches_of(
         ([3, 1, 1], [4, 1]),
         ([5, 1], [5, 1]),
         ([0, 1, 1], [0, 2]),
+        ([-1, 1], [-1, 1]),
     ],
 )
 def test_joined_runs_have_a_power_of_two_of_rows(rows: list[int], taken: list[int]) -> None:

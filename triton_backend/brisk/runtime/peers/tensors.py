@@ -50,7 +50,9 @@ def _input(form: TensorForm) -> _Input:
             f"expected one of {', '.join(DATATYPES)}"
         )
     if any(size < 0 for size in form.shape):
-        raise InvalidRequestError(f"input '{form.name}' has shape {list(form.shape)}")
+        raise InvalidRequestError(
+            f"input '{form.name}' has shape {list(form.shape)}; expected sizes of 0 or more"
+        )
     count = math.prod(form.shape)
     dtype = dtype_of_name(datatype.element_name) if datatype.item_bytes else None
     return _Input(form, dtype, count, count * datatype.item_bytes)

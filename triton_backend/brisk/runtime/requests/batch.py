@@ -309,7 +309,7 @@ def take_batch(
     first = queue.pop(only)
     if first is None:
         return []
-    if first.is_alone or not first.binding.model.batching or not first.rows:
+    if first.is_alone or not first.binding.model.batching or first.rows < 1:
         return [first]
     jobs, rows = [first], first.rows
     most = 1 << (rows + queue.waiting(first.model)).bit_length() - 1

@@ -163,7 +163,7 @@ class Dispatcher:
             self.requests.admit(binding, record)
             return True
         may_begin = arrival.is_ripe
-        with contextlib.suppress(BriskError):  # the request's run reports it
+        with contextlib.suppress(Exception):  # the request's run reports it
             may_begin = arrival.may_begin(binding.peer.inputs.read(record))
         if record.step is not None and binding.backlog:  # steps of a sequence keep their order
             may_begin = False
