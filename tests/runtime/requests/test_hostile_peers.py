@@ -20,6 +20,7 @@ from brisk.protocol.records import (
     PROTOCOL_VERSION,
     AttachSlab,
     Cancel,
+    ComputeInStub,
     DetachSlab,
     Failure,
     Hello,
@@ -261,8 +262,9 @@ def test_a_model_number_used_twice_is_refused_and_the_first_stays(
         answers.add(type(receiver.receive()[0]))
 
 
-def test_descriptors_sent_before_the_greeting_are_not_kept(
-    shared_place: RuntimePaths, others_go_on: None
+@pytest.mark.parametrize("is_greeted", [False, True])
+def test_descriptors_that_no_worker_expects_are_not_kept(
+    shared_place: RuntimePaths, others_go_on: None, *, is_greeted: bool
 ) -> None:
     worker = worker_of(shared_place)
 
@@ -273,7 +275,11 @@ def test_descriptors_sent_before_the_greeting_are_not_kept(
     before = held()
     for _ in range(20):
         with shared_place.connect(10.0) as connection:
-            attach(connection)
+            if is_greeted:
+                send_record(connection, HELLO)
+                send_record(connection, ComputeInStub(0, "form", 1, 1), connection.fileno())
+            else:
+                attach(connection)
             assert_dropped(connection)
     wait_until(lambda: held() <= before, f"{before} descriptors")
 

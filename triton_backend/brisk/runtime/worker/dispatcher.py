@@ -105,6 +105,8 @@ class Dispatcher:
             case records.AskTrace():
                 self.observation.tell_trace(peer)
             case unexpected:
+                if descriptor is not None:
+                    os.close(descriptor)
                 raise ProtocolError(f"a stub may not send {type(unexpected).__name__}")
 
     def settle(self, outcome: Outcome) -> None:
