@@ -14,15 +14,18 @@ import pytest
 
 from brisk.errors import CancelledError, InvalidRequestError, UnavailableError
 from brisk.os_priority import LOADING, STALLED
-from brisk.protocol.runtime_paths import RuntimePaths
+from brisk.protocol.runtime_paths import Role, RuntimePaths
 from brisk.stub.runtime_client.client import RuntimeClient
+from brisk.telemetry.observer import Observer
 from support.runtime.runtime_process import (
+    SLOW_INPUT,
     Answer,
     describe,
     endless_model,
     infer,
     opened,
     processes_of,
+    slow_model,
     submit,
     worker_of,
 )
@@ -238,3 +241,27 @@ def test_a_stopped_worker_is_replaced_and_its_requests_are_answered(
         os.kill(worker, signal.SIGSTOP)
         np.testing.assert_array_equal(infer(connection, ROWS), -ROWS)
         assert worker not in processes_of(place)
+
+
+def test_a_parked_run_ends_at_its_deadline(
+    shared_place: RuntimePaths, slow: Path, tmp_path: Path
+) -> None:
+    longer = slow_model(tmp_path / "longer.onnx", steps=1200)
+    with (
+        opened(shared_place, describe(slow)) as connection,
+        opened(shared_place, describe(longer)) as urgent,
+        Observer(shared_place, Role.FOREGROUND) as observer,
+    ):
+
+        def is_parked() -> bool:
+            return any(run.is_parked for run in observer.status().runs)
+
+        late_ns = time.monotonic_ns() + 800_000_000
+        _, answer = submit(connection, SLOW_INPUT, deadline_ns=late_ns)
+        time.sleep(0.1)
+        number, first = submit(urgent, SLOW_INPUT, "realtime")
+        wait_until(lambda: is_parked() or answer.has_come, "its place behind the other one")
+        assert isinstance(answer.wait().error, UnavailableError)
+        assert "time-out ran out" in str(answer.error)
+        assert not first.has_come
+        urgent.cancel(number)

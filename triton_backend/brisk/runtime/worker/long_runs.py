@@ -180,10 +180,13 @@ class LongRuns:
         self.end_worker(f"the GPU fails ({error})", *self._runs[-1:])
 
     def watch(self, companions: Sequence[Step]) -> None:
-        """Watch the steps in ``aside`` and those of ``companions`` like the run on top.
-        Lower the priority of stalled steps further while there is more urgent work.
+        """Watch the steps in ``aside`` and those of ``companions`` like the run on top, and the
+        time limits of parked runs. Lower the priority of stalled steps further while there is more
+        urgent work.
         """
         now_ns = time.monotonic_ns()
+        for run in self._runs[:-1]:
+            self._requests.fail_all_late(run.live, run.started_ns, now_ns)
         for step in list(companions):
             self._end_if_unwanted(step, now_ns)
         for step in self.aside:

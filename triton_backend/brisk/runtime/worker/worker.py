@@ -145,7 +145,7 @@ class Worker:
     def step(self) -> None:
         """Read what has come, choose what runs, compute a quantum of it, answer what is done."""
         self._hear()
-        if self._long_runs.aside or self._companions:
+        if self._long_runs.aside or self._companions or len(self._runs) > 1:
             self._attend_aside()
         self._try_pipelines()
         self._requests.expire()
@@ -323,7 +323,7 @@ class Worker:
         return self._long_runs.attend(step, is_load_waiting=is_load_waiting)
 
     def _attend_aside(self) -> None:
-        """Watch the steps that other runs do not wait for; take back those that are over."""
+        """Watch runs that others do not wait for, or are parked; take back steps that are over."""
         while self._relay.returned:
             step = self._relay.returned.popleft()
             self._long_runs.take_back(step)
