@@ -102,8 +102,10 @@ class Run:
         return sum(job.record.requests for job in self.jobs)
 
     def count(self) -> None:
-        """Count the run, which is finished."""
+        """Count the run, which is finished, and note what one request of its model takes."""
         telemetry.observe(metrics.RUN_REQUESTS, self.labels[:2], self.requests)
+        if len(self.jobs) == 1:
+            self.jobs[0].binding.lone_run = self.profile, self.jobs[0].rows
 
     def share_of(self, computed_ns: int) -> int:
         """Return the time that other runs lose by this run's computing time, ``computed_ns``."""

@@ -334,6 +334,7 @@ class Worker:
         """Handle a step that is over: its run is answered, or goes on behind all others."""
         run, ended_ns = step.run, time.monotonic_ns()
         self._progress.ended_ns = ended_ns
+        run.computed_ns += ended_ns - step.began_ns
         taken_ns = run.share_of(ended_ns - step.began_ns)
         if not (self._runs or self._companions):
             self._controller.pauses()
@@ -358,8 +359,6 @@ class Worker:
         finished_ns = time.monotonic_ns()
         self._controller.finished(run, finished_ns)
         run.count()
-        if len(run.jobs) == 1:
-            run.jobs[0].binding.lone_run = run.profile, run.jobs[0].rows
         shares = run.split(run.frame.results())
         kept = []
         if run.cached:
