@@ -105,6 +105,11 @@ class Crowd:
         assert answer.times == 1
         self.answered += 1
 
+    def go_on_for(self, answers: int) -> None:
+        until = self.answered + answers
+        while self.answered < until:
+            self.go_on()
+
     def await_two(self, more: int = 0) -> None:
         """Go on until two runs are computed at once, behind so many more answers."""
         least = self.answered + more
@@ -196,12 +201,16 @@ def test_beside_a_real_time_model_runs_take_turns(
 def test_behind_a_real_time_request_runs_take_turns(
     crowd: Crowd, two_processors: RuntimePaths, quick: Path
 ) -> None:
-    """Of a model whose requests are normal unless they say otherwise. No normal crowd may follow
-    in this file."""
-    crowd.await_two()
-    crowd.end()
+    """Of a model whose requests are normal unless they say otherwise; also those of a crowd that
+    it comes upon. No normal crowd may follow in this file."""
     with opened(two_processors, describe(quick)) as other:
-        np.testing.assert_array_equal(submit(other, ROW, "realtime")[1].output(), -ROW)
+        crowd.await_two()
+        _, urgent = submit(other, ROW, "realtime")
+        while not urgent.has_come:
+            crowd.go_on()
+        np.testing.assert_array_equal(urgent.output(), -ROW)
+        crowd.go_on_for(CROWD)  # what had begun by then
+        assert crowd.most_at_once(16) == 1
         assert crowd.most_at_once(16) == 1
 
 

@@ -113,8 +113,6 @@ class Relay:
         self.baton.acquire()
         self._leader = threading.get_native_id()
         self.threads = {self._leader}
-        if self._may_hand_over:
-            self._add_follower()
         self._take_turns()
         self._has_ended.wait()
 
@@ -146,12 +144,14 @@ class Relay:
             self.baton.acquire()
 
     def _add_follower(self) -> None:
-        """Start a follower. Precondition: the caller has the baton."""
+        """Start a follower, if the system has a thread for it; else the next turn tries again.
+        Precondition: the caller has the baton."""
+        thread = threading.Thread(target=self._work, name="brisk-relay", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            return
         self._followers += 1
-        thread = threading.Thread(
-            target=self._work, name=f"brisk-relay-{self._followers}", daemon=True
-        )
-        thread.start()
         assert thread.native_id is not None
         self.threads.add(thread.native_id)
 
@@ -167,8 +167,11 @@ class Relay:
     def _take_turns(self) -> None:
         """Take turns as long as this thread is the leader."""
         with contextlib.suppress(Superseded):
-            while self._take_turn():
-                pass
+            while True:
+                if not self._followers and self._may_hand_over:
+                    self._add_follower()
+                if not self._take_turn():
+                    break
             self._has_ended.set()
             self._is_busy.set()
 
@@ -196,8 +199,6 @@ class Relay:
                     self.threads.discard(step.thread)
                     self._leader = threading.get_native_id()
                     self._followers -= 1
-                    if not self._followers:
-                        self._add_follower()
                     return True
                 self.baton.release()
         return False

@@ -101,11 +101,15 @@ class SideBySide:
             first = self._requests.queue.peek()
             if first is None or not self._is_crowd(first, now_ns):
                 return
+            given = self._companion()
+            if given is None:
+                return
             run = self._begin(first.job_class)
             if run is None:
+                self._idle.append(given)
                 return
             self.runs.append(run)
-            self._wake_one().put(run)
+            given.put(run)
         if (own := self._requests.queue.peek()) is not None:
             self._is_crowd(own, now_ns)  # the leader's own run is to be narrow, too
 
@@ -170,14 +174,19 @@ class SideBySide:
 
     # --- companions ---------------------------------------------------------------------------
 
-    def _wake_one(self) -> SimpleQueue[Run]:
+    def _companion(self) -> SimpleQueue[Run] | None:
+        """Return the queue of a companion that waits, or of a new one; None if the system has no
+        thread for it."""
         if self._idle:
             return self._idle.pop()
         given: SimpleQueue[Run] = SimpleQueue()
         thread = threading.Thread(
             target=self._work, args=(given,), name="brisk-companion", daemon=True
         )
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError:
+            return None
         assert thread.native_id is not None
         self._relay.threads.add(thread.native_id)
         return given
@@ -225,5 +234,8 @@ class SideBySide:
         if first is None or self._is_held() or not (leader_is_narrow and self.takes(first)):
             return None
         if first.job_class is not self._leading[-1].job_class:
+            return None
+        is_normal = first.job_class is JobClass.NORMAL
+        if is_normal and not self._is_calm(first, time.monotonic_ns()):
             return None
         return self._begin(first.job_class)
