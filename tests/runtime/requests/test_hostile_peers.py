@@ -10,6 +10,7 @@ import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -38,8 +39,12 @@ from brisk.protocol.records import (
     Welcome,
 )
 from brisk.protocol.runtime_paths import RuntimePaths
+from brisk.protocol.shared_memory import mark_is_set
 from brisk.stub.runtime_client.client import RuntimeClient
+from brisk.stub.runtime_client.pending import MAX_STRIKES
 from support.runtime.runtime_process import (
+    SLOW_INPUT,
+    Answer,
     attach,
     describe,
     infer,
@@ -318,3 +323,29 @@ def test_a_worker_that_cannot_accept_any_more_goes_on_with_those_it_has(
     with shared_place.connect(10.0) as late:
         send_record(late, HELLO)
         assert isinstance(Receiver(late).receive()[0], Welcome)
+
+
+def test_a_connection_that_is_dropped_is_no_worker_s_death(
+    shared_place: RuntimePaths, others_go_on: None, slow: Path
+) -> None:
+    """The request that was running is sent again, however often that happens."""
+    logged: list[str] = []
+    client = RuntimeClient(shared_place, describe(slow), lambda level, text: logged.append(text))
+    client.open()
+    try:
+        staged = client.stage((TensorForm("x", "FP32", SLOW_INPUT.shape),), [SLOW_INPUT.nbytes])
+        client.memory(staged.regions[0])[:] = SLOW_INPUT.tobytes()
+        answer = Answer()
+        client.submit(staged, ["y"], "normal", None, answer)
+        out_of_place: Any = DetachSlab(99)
+        for turn in range(1, MAX_STRIKES + 2):
+            wait_until(lambda: mark_is_set(client.memory(staged.mark)), "its beginning")
+            client.send(out_of_place)
+            wait_until(lambda turn=turn: len(replays(logged)) == turn, "another connection")
+        assert answer.output().shape == SLOW_INPUT.shape
+    finally:
+        client.close()
+
+
+def replays(logged: list[str]) -> list[str]:
+    return [text for text in logged if "1 requests replayed" in text]

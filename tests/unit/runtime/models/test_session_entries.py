@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from brisk.os_priority import Precedence
 from brisk.protocol.shared_memory import MARK_BYTES, mark_is_set
 from brisk.runtime.models.entry import LoadState, SessionEntry
+from brisk.runtime.models.load_watch import LoadWatch
+from brisk.runtime.models.table import SessionTable
+from brisk.runtime.pipelines.loading import PipelineLoads
 from brisk.segments.table import SegmentTable
-from support.runtime.requests import a_model
+from support.models.segment_models import scaling
+from support.runtime.requests import NotingLoader, a_model, a_peer
 
 
 def a_mark() -> memoryview:
@@ -79,3 +84,22 @@ def test_a_load_that_ends_while_it_is_asked_for_blames_nobody() -> None:
     meanwhile = a_mark()
     entry.ask(meanwhile)
     assert not mark_is_set(meanwhile)
+
+
+def test_a_requester_whose_connection_ends_finds_no_mark_and_others_do(tmp_path: Path) -> None:
+    """Its process may live on: it takes a mark for the worker's death."""
+    loader = NotingLoader()
+    loads = PipelineLoads(loader.tell, LoadWatch(60.0))
+    table = SessionTable(loader, loads, Precedence(0, print, set))
+    model = a_model(scaling(tmp_path / "model.onnx"))
+    dropped, other, took_back = (a_peer(number) for number in range(3))
+    for peer in (dropped, other, took_back):
+        table.bind(peer, model)
+    (entry,) = loader.asked
+    entry.begin()
+    marks = [peer.view.memory(model.mark) for peer in (dropped, other)]
+    assert [mark_is_set(mark) for mark in marks] == [True, True]
+    took_back.view.detach(0)
+    for peer in (dropped, took_back):
+        table.release_all(peer)
+    assert [mark_is_set(mark) for mark in marks] == [False, True]

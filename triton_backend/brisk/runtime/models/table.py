@@ -5,15 +5,16 @@ Used by the worker's main thread.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Protocol
 
-from brisk.errors import InvalidModelError
+from brisk.errors import InvalidModelError, ProtocolError
 from brisk.os_priority import Precedence
 from brisk.protocol.entry_files import is_pipeline
 from brisk.protocol.records import Infer, LoadModel
-from brisk.protocol.shared_memory import checked_mark
+from brisk.protocol.shared_memory import checked_mark, reset_mark
 from brisk.runtime.early_exit.first_learning import is_trained_by_hand
 from brisk.runtime.models.entry import (
     Binding,
@@ -167,8 +168,11 @@ class SessionTable:
         return False
 
     def release_all(self, peer: Peer) -> None:
-        """Give back everything that ``peer`` uses."""
+        """Give back everything that ``peer`` uses. If its process lives on, it finds no mark of a
+        load: this worker has not died."""
         for binding in self.bindings_of(peer):
+            with contextlib.suppress(ProtocolError):  # the peer has taken the memory back
+                reset_mark(peer.view.memory(binding.model.mark))
             self._forget(binding)
 
     def forget_idle_sequences(self, now_ns: int) -> None:

@@ -166,8 +166,8 @@ class Connections:
                         self._flush(peer)
                     if events & _READABLE and (arrival := self._read(peer)) is not None:
                         yield arrival
-                    while self._departures:  # whoever comes next finds the peer gone
-                        yield self._departures.popleft()
+                    if self._departures:  # whoever comes next finds the peer gone
+                        yield from self._depart()
                 elif descriptor == self._alarm:
                     os.eventfd_read(self._alarm)
                 elif descriptor in self._listeners:
@@ -175,8 +175,19 @@ class Connections:
             # Polling again costs less than a read that finds nothing and raises.
             if not found or not (found := self._poll.poll(0)):
                 break
+        yield from self._depart()
+
+    def _depart(self) -> Iterator[Departure]:
+        """Yield departures. Each connection is closed once its departure has been handled: if the
+        peer's process lives on, it sees only then that the connection has ended."""
         while self._departures:
-            yield self._departures.popleft()
+            departure = self._departures.popleft()
+            try:
+                yield departure
+            finally:
+                departure.peer.connection.close()
+                if not self._is_accepting:
+                    self._listen(True)
 
     def send(self, peer: Peer, record: Record, descriptor: int | None = None) -> None:
         """Send now or as soon as the peer reads; slabs made since are announced first.
@@ -200,16 +211,13 @@ class Connections:
         self._flush(peer)
 
     def drop(self, peer: Peer, reason: str | None) -> None:
-        """Close the connection; the next ``poll`` reports the departure."""
+        """End the connection; the next ``poll`` reports the departure, and closes it."""
         if not peer.is_open:
             return
         peer.is_open = False
         del self.peers[peer.connection.fileno()]
         self._poll.unregister(peer.connection)
-        peer.connection.close()
         _clear(peer)
-        if not self._is_accepting:
-            self._listen(True)
         self._departures.append(Departure(peer, reason))
 
     def _accept(self, listener: socket.socket) -> None:
@@ -283,6 +291,8 @@ class Connections:
     def close(self) -> None:
         for peer in list(self.peers.values()):
             self.drop(peer, None)
+        for departure in self._departures:
+            departure.peer.connection.close()
         self._poll.close()
         os.close(self._alarm)
 

@@ -333,9 +333,11 @@ class RequestTable:
             peer.arena.free(region)
 
     def forget(self, peer: Peer) -> None:
-        """End, without answers, all requests of a peer that has gone."""
+        """End, without answers, all requests of a peer that has gone. If its process lives on, it
+        finds no mark: this worker has not died."""
         for job in peer.jobs.values():
             assert isinstance(job, Request)
+            reset_mark(job.mark)
             self._withdraw(job)
             self._behind.pop(job.number, None)
             job.state = JobState.ENDED

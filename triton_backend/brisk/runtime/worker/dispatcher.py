@@ -269,8 +269,6 @@ class Dispatcher:
 
     def _forget(self, peer: Peer, reason: str | None) -> None:
         """Release everything that a peer held; its jobs end without an answer."""
-        if reason is not None:
-            LOGGER.warning(f"connection of process {peer.pid} closed: {reason}")
         self.requests.forget(peer)
         self.offering.gone(peer)
         self.sessions.release_all(peer)
@@ -281,3 +279,5 @@ class Dispatcher:
         self.observation.forget(peer)
         if all(other.parent != peer.parent for other in self.transport.peers.values()):
             self.observation.forget_server(peer.parent)
+        if reason is not None:
+            LOGGER.warning(f"connection of process {peer.pid} closed: {reason}")
