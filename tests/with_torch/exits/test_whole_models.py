@@ -11,6 +11,7 @@ import onnx
 import pytest
 import torch
 
+from brisk.errors import InvalidModelError
 from brisk.exits.base_model import load_graph
 from brisk.exits.cascade import INT8, Cascade, Exit
 from brisk.exits.cascade_file import read_cascade, write_cascade
@@ -19,10 +20,12 @@ from brisk.exits.files.container import DamagedFileError
 from brisk.exits.guarantee.calibration import ExitCount, Scored
 from brisk.exits.heads.exit_head import Predicted, decided, whole_model
 from brisk.exits.heads.exit_model import AnswerForm, ExitModel, Judge
+from brisk.exits.learning import quantising, smaller
 from brisk.exits.learning.approximate import ApproximateModel
 from brisk.exits.learning.exporting import network_of
 from brisk.exits.learning.quantising import quantised
-from brisk.exits.model_graph import ExitPoint, ModelGraph, readable
+from brisk.exits.learning.smaller import check_smaller
+from brisk.exits.model_graph import ExitPoint, ModelGraph, read_graph, readable
 from brisk.exits.scores import find_scores
 from brisk.exits.serving.frame import find_places
 from support.exits.cascades import (
@@ -173,6 +176,23 @@ def test_what_no_int8_can_be_made_of_is_said() -> None:
         quantised(graph, find_scores(graph), {"image": images(2), "mask": images(2)})
 
 
+def test_weights_in_other_files_count_for_the_size_that_is_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "model.onnx"
+    form = {"save_as_external_data": True, "location": "weights", "size_threshold": 0}
+    onnx.save(network(), file, **form)
+    graph = read_graph(file)
+    sizes = [each.stat().st_size for each in (file, tmp_path / "weights")]
+    assert graph.file_bytes == sum(sizes)
+    for module in (quantising, smaller):
+        monkeypatch.setattr(module, "LARGEST_BYTES", max(sizes))
+    with pytest.raises(ValueError, match="it has more than"):
+        quantised(graph, find_scores(graph), {"image": images(64)})
+    with pytest.raises(InvalidModelError, match=r"model\.onnx' cannot answer .* it has more than"):
+        check_smaller(file, graph, find_scores(graph))
+
+
 def test_a_whole_model_of_foreign_operators_is_refused() -> None:
     quantised_model = made_of(graph_of(network()))
     model = onnx.load_model_from_string(quantised_model.exit_model(0.0))
@@ -181,6 +201,57 @@ def test_a_whole_model_of_foreign_operators_is_refused() -> None:
         ExitModel(model.SerializeToString(), SHAPE, AnswerForm(CLASSES), is_whole=True)
     with pytest.raises(DamagedFileError, match="operator"):
         ExitModel(quantised_model.exit_model(0.0), SHAPE, AnswerForm(CLASSES))
+
+
+BRANCHING = """
+<ir_version: 8, opset_import: ["" : 17]>
+branching (float[rows, 10] hidden) => (float[rows, 10] logits, float[rows] score, bool[rows] near)
+<bool yes = {1}, int64[1] inner = {1}>
+{
+    logits = If (yes) <
+        then_branch = one () => (float[rows, 10] more)
+        <float[1] added = {1}> { more = Add (hidden, added) },
+        else_branch = other () => (float[rows, 10] most) {
+            great = Constant <value = float[1] {2}> ()
+            most = Add (hidden, great)
+        }
+    >
+    sums = ReduceSum <keepdims = 0> (logits, inner)
+    score = Sigmoid (sums)
+    near = Equal (sums, sums)
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("hostile", "words"),
+    [
+        ("weight", "weights in another file"),
+        ("constant", "weights in another file"),
+        ("operator", "has operator 'evil:Add'"),
+        ("nothing", ""),
+    ],
+)
+def test_what_lies_in_a_branch_of_a_whole_model_is_checked_too(hostile: str, words: str) -> None:
+    """ONNX Runtime would read another file of its path, from wherever the process works."""
+    model = onnx.parser.parse_model(BRANCHING)
+    one, other = (attribute.g for attribute in model.graph.node[0].attribute)
+    tensors = {"weight": one.initializer[0], "constant": other.node[0].attribute[0].t}
+    if hostile in tensors:
+        tensor = tensors[hostile]
+        tensor.ClearField("float_data")
+        tensor.ClearField("raw_data")
+        tensor.data_location = onnx.TensorProto.EXTERNAL
+        tensor.external_data.add(key="location", value="etc/passwd")
+    if hostile == "operator":
+        one.node[0].domain = "evil"
+    data = model.SerializeToString()
+    if hostile == "nothing":
+        found = ExitModel(data, (10,), AnswerForm(10), is_whole=True)(np.ones((2, 10), np.float32))
+        np.testing.assert_array_equal(found.logits, np.full((2, 10), 2.0))
+        return
+    with pytest.raises(DamagedFileError, match=words):
+        ExitModel(data, (10,), AnswerForm(10), is_whole=True)
 
 
 def test_an_exit_in_front_of_the_model_that_reads_no_input_is_of_another_model() -> None:

@@ -49,6 +49,11 @@ class ModelGraph:
         return version.parent.name if version.name.isdecimal() else self.path.name
 
     @property
+    def file_bytes(self) -> int:
+        """The size of the model's files, those of external data included."""
+        return sum(len(data) for data in self.file.files.values())
+
+    @property
     def graph(self) -> GraphProto:
         return self.model.graph
 

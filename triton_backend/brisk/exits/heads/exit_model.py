@@ -20,6 +20,8 @@ from google.protobuf.message import DecodeError
 from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto
 
 from brisk.exits.files.container import DamagedFileError
+from brisk.segments.model.graph_names import nested_nodes
+from brisk.segments.model.model_file import nested_tensors
 from brisk.segments.onnxruntime import onnxruntime
 
 Shape = tuple[int, ...]
@@ -207,7 +209,8 @@ def given(shape: Shape, inputs: Mapping[str, np.ndarray]) -> Given:
 
 def parse(data: bytes, is_whole: bool = False) -> ModelProto:
     """Return the ONNX model in ``data``. Raises DamagedFileError unless it is one of plain
-    operators; a model that ``is_whole`` may have any of ONNX's and ONNX Runtime's own."""
+    operators, with all its weights; a model that ``is_whole`` may have any operators of ONNX's and
+    ONNX Runtime's own, and branches and loops of these."""
     try:
         model = ModelProto.FromString(data)
     except DecodeError as error:
@@ -218,13 +221,14 @@ def parse(data: bytes, is_whole: bool = False) -> ModelProto:
         set(domains) - _PLAIN_DOMAINS or max(domains.values(), default=99) > OPSET
     ):
         raise DamagedFileError(f"an exit is of operator sets {domains}, expected up to {OPSET}")
-    for node in graph.node:
+    for node in (*graph.node, *nested_nodes(model)):
         is_known = node.op_type in OPERATORS and node.domain in _PLAIN_DOMAINS
         if not (node.domain in _DOMAINS if is_whole else is_known):
             raise DamagedFileError(f"an exit has operator '{node.domain}:{node.op_type}'")
     if model.functions or graph.sparse_initializer or model.training_info:
         raise DamagedFileError("an exit has more than a graph of nodes and weights")
-    if any(tensor.data_location == TensorProto.EXTERNAL for tensor in graph.initializer):
+    tensors = (*graph.initializer, *nested_tensors(model))
+    if any(tensor.data_location == TensorProto.EXTERNAL for tensor in tensors):
         raise DamagedFileError("an exit has weights in another file")
     return model
 

@@ -60,7 +60,7 @@ def quantised(
     large, ONNX Runtime cannot do it, or a row's answer depends on the others of its batch.
     """
     shape = shape_of_input(graph)
-    if graph.path.stat().st_size > LARGEST_BYTES:
+    if graph.file_bytes > LARGEST_BYTES:
         raise ValueError(f"it has more than {LARGEST_BYTES >> 20} MiB")
     try:
         with _workplace(folder) as place, quiet():

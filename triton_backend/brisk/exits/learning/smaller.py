@@ -66,7 +66,7 @@ def _matched(
     """
     graph = read_graph(file)
     shape_of_input(graph)
-    if file.stat().st_size > LARGEST_BYTES:
+    if graph.file_bytes > LARGEST_BYTES:
         raise ValueError(f"it has more than {LARGEST_BYTES >> 20} MiB")
     if graph.is_single and not exact.is_single:
         raise ValueError("it takes batches of one row alone")
