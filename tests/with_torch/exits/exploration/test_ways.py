@@ -218,6 +218,18 @@ def test_a_stricter_promise_may_have_a_cache_of_its_own() -> None:
     assert levels[0.99].count.exits[1].answered > 0.5 * ROWS
 
 
+def test_a_stricter_promise_is_proved_of_whichever_cascade_has_proved_the_first() -> None:
+    """99 % takes 408 answers without a mistake where three cascades are tried, and 517 where the
+    same rows have chosen before which these are."""
+    hits = np.arange(ROWS) < 430
+    looked = Scored(hits.astype(np.float32), hits, np.ones(ROWS, bool))
+    cache = dataclasses.replace(tried(0, 0.0, 0.0, 1), tune=looked, held_out=looked)
+    problem = problem_of([cache], 0.0, 0.001)
+    chosen = choose(problem, CandidateCascade(True, (0,), (0.5,), 0.9), [cache], SETTINGS)
+    assert not isinstance(chosen, str)
+    assert [level.accuracy for level in chosen.levels] == [0.97, 0.98]
+
+
 def of_stricter_promise(early_overhead_s: float, late: Tried) -> tuple[int, ...]:
     """The caches that answer at 99 %, of two, the later one 1 % of the model's time."""
     early = tried(0, 0.8, 0.0, 1)

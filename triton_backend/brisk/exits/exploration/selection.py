@@ -11,13 +11,14 @@ from brisk.exits.exploration.composition import CompositionProblem, Tried
 from brisk.exits.exploration.measuring import Verification
 from brisk.exits.exploration.settings import ExplorationSettings
 from brisk.exits.exploration.shortlist import (
+    SEQUENCES,
     CandidateCascade,
     Composer,
     candidate_cascades,
     disjoint,
     in_turn,
 )
-from brisk.exits.guarantee.calibration import CascadeCount, ExitCount
+from brisk.exits.guarantee.calibration import CascadeCount, ExitCount, shared
 
 MOST_IN_RESERVE = 3
 RESERVED_BY = 0.6
@@ -86,9 +87,12 @@ def choose(
     used: tuple[int, ...] = ()
     proved: list[tuple[Level, tuple[int, ...]]] = []
     for promise in (settings.promise, *settings.stricter):
-        composer = Composer(problem, candidate.synchronous, tried, promise)
+        is_first = promise == settings.promise
+        # what is tried for a stricter one depends on which sequence held-out rows proved before
+        tested = promise if is_first else shared(promise, SEQUENCES)
+        composer = Composer(problem, candidate.synchronous, tried, tested)
         cascades = composer.cascades(candidate.chosen)
-        if promise == settings.promise:
+        if is_first:
             others = [one for one in cascades if one.chosen != candidate.chosen]
             cascades = [candidate, *others]
             most_late_s = math.inf
@@ -100,7 +104,7 @@ def choose(
             exits, proof = calibrated
             proved.append((Level(promise.accuracy, proof.thresholds, proof.count), exits))
             used = in_turn(problem, {*used, *exits})
-        elif promise == settings.promise:
+        elif is_first:
             return why_not_proved(tried, settings)
     served = in_turn(problem, {*used, *in_reserve(problem, used)})
     levels = tuple(with_reserve(level, exits, served) for level, exits in proved)
