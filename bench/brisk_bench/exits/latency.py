@@ -18,7 +18,7 @@ from brisk.exits.adaptation.features import gather, look_at
 from brisk.exits.base_model import BaseModel, load_graph
 from brisk.exits.cascade import Cascade, Level
 from brisk.exits.exploration.settings import STRICTER_LEVELS
-from brisk.exits.guarantee.audit import STATED_AUDITS, CascadeAudit
+from brisk.exits.guarantee.audit import STATED_AUDITS, ExitAudit
 from brisk.exits.guarantee.calibration import Promise
 from brisk.exits.guarantee.proposals import calibrate
 from brisk.exits.heads.exit_head import PlainHead
@@ -228,9 +228,9 @@ def audits_until_off(agreed: Sequence[bool], accuracy: float, most: int) -> int 
     They are drawn from ``agreed``, and 10 % of them made wrong.
     """
     random = np.random.default_rng(0)
-    audit = CascadeAudit(accuracy)
+    audit = ExitAudit(accuracy)
     for number in range(1, most + 1):
         right = agreed[int(random.integers(len(agreed)))] and random.uniform() >= INJECTED
-        if audit.note(0, bool(right)):
+        if audit.note(bool(right)):
             return number
     return None

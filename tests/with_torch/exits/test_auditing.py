@@ -16,7 +16,6 @@ import pytest
 
 from brisk.exits.base_model import load_graph, run_base, taps_of
 from brisk.exits.cascade import Cascade
-from brisk.exits.guarantee.audit import FEWEST_AUDITED, FEWEST_ROWS
 from brisk.exits.guarantee.calibration import ExitCount
 from brisk.exits.model_graph import ModelGraph, read_graph
 from brisk.exits.serving.frame import Answer
@@ -24,7 +23,6 @@ from brisk.runtime.early_exit import audit_process
 from brisk.runtime.early_exit import audits as auditor_module
 from brisk.runtime.early_exit.audits import Auditor, Question
 from brisk.runtime.sessions.served_caches import REVIEWED_ROWS, ServedCaches
-from brisk.runtime.sessions.session_caches import Change, SessionCaches
 from support.exits.cascades import network, served, start
 from support.exits.exits_model import Model, make_model
 from support.runtime.runtime_processes import hurry
@@ -206,7 +204,7 @@ def test_an_exit_that_costs_more_than_it_saves_is_switched_off(hits: int, is_off
         assert caches.review() == [], "too few rows to say anything"
     caches.note(finished(100, hits, 50e-6))  # type: ignore[arg-type]
     assert caches.review() == ([0] if is_off else [])
-    assert caches.switched_off == ({0} if is_off else set())
+    assert caches.switched_off(0.97) == ({0} if is_off else set())
     state = "off: cost" if is_off else "on"
     assert [exit_.state for exit_ in caches.exits()] == [state, "on"]
     assert caches.review() == [], "told once"
@@ -223,7 +221,7 @@ def test_an_exit_that_is_kept_for_what_it_rejects_stays_on() -> None:
     for _ in range(REVIEWED_ROWS // 100):
         caches.note(finished(100, 0, 50e-6))  # type: ignore[arg-type]
     assert caches.review() == []
-    assert caches.switched_off == set()
+    assert caches.switched_off(0.97) == set()
 
 
 def test_what_an_evaluation_costs_is_what_it_takes_as_it_serves() -> None:
@@ -270,103 +268,3 @@ def test_the_pipe_takes_inputs_that_are_larger_than_it(
     large = dataclasses.replace(question(model), inputs={"image": images}, answers=(answers,))
     auditor.ask(large, "large")
     assert len(answered(auditor)[1]) == len(images)
-
-
-def version(revision: int) -> ServedCaches:
-    model = served(exits=(1, 3), take=10)
-    return ServedCaches.of(dataclasses.replace(model.cascade, revision=revision), model.cut)
-
-
-def test_a_refuted_version_gives_way_to_the_one_before_wherever_that_is() -> None:
-    """The one before is in memory; or on disk, after a restart, where it is taken back; what was
-    trained stays."""
-    caches = SessionCaches()
-    trained, adapted = version(0), version(3)
-    caches.bring(trained)
-    caches.bring_candidate(adapted)
-    assert caches.served is trained
-    for share in (0.0, 0.9):
-        saving = caches.trial.candidate if share else caches.trial.present
-        saving.add(FEWEST_ROWS, share)
-    for _ in range(FEWEST_AUDITED):
-        adapted.audit.note(0, agrees=True)
-    caches.settle()
-    assert caches.served is adapted
-    caches.refuted(adapted)
-    assert caches.served is trained
-    caches.bring(adapted)
-    assert caches.served is adapted
-    caches.refuted(adapted)
-    assert caches.served is adapted, "until the file before it is read; its broken exit is off"
-    caches.bring(trained)
-    assert caches.served is trained
-    caches.refuted(trained)
-    assert caches.news == [Change.PROMOTED, Change.ROLLED_BACK, Change.WITHDRAWN]
-
-
-ROWS = np.zeros((50, 3, 12, 12), np.float32)
-
-
-def levelled(*accuracies: float, revision: int = 0, repairs: bool = False) -> ServedCaches:
-    """A version with levels of these accuracies."""
-    model = served(exits=(1, 3), take=11)
-    levels = tuple(dataclasses.replace(model.level, accuracy=accuracy) for accuracy in accuracies)
-    cascade = dataclasses.replace(
-        model.cascade, levels=levels, revision=revision, repairs=repairs, synchronous=True
-    )
-    return ServedCaches.of(cascade, model.cut)
-
-
-def run(caches: SessionCaches, agreement: float) -> ServedCaches:
-    """Run rows of which half save something. Return the version that ran."""
-    frame = caches.start({"image": ROWS}, ["scores"], agreement)
-    assert frame is not None, "all is left to the model"
-    half = tuple(range(len(ROWS) // 2))
-    frame.answers = [Answer(half, {}, 0, np.zeros((len(half), 2), np.float32))]
-    frame.evaluated[0] = len(ROWS)
-    version = caches.note(frame)
-    assert version is not None
-    return version
-
-
-@pytest.mark.parametrize("repairs", [False, True])
-def test_a_candidate_without_the_level_that_is_asked_for_takes_no_early_answer_away(
-    repairs: bool,
-) -> None:
-    """Nothing it has answered speaks for it, and its trial ends all the same."""
-    caches = SessionCaches()
-    present = levelled(0.97, 0.98)
-    caches.bring(present)
-    caches.bring_candidate(levelled(0.97, revision=1, repairs=repairs))
-    for _ in range(2 * FEWEST_ROWS // len(ROWS)):
-        assert run(caches, 0.98) is present
-    assert caches.candidate is None
-    assert caches.served is present
-    assert caches.news == [Change.REJECTED]
-
-
-def test_requests_of_both_levels_try_a_candidate_that_has_one_of_them() -> None:
-    """It gets every other run of its level; of the others it would save nothing."""
-    caches = SessionCaches()
-    present, candidate = levelled(0.97, 0.98), levelled(0.97, revision=1)
-    caches.bring(present)
-    caches.bring_candidate(candidate)
-    ran = [run(caches, agreement) for agreement in (0.97, 0.98) * 3]
-    assert [version is candidate for version in ran] == [False, False, True, *[False] * 3]
-    assert caches.trial.present.rows == 5 * len(ROWS)
-    assert caches.trial.candidate.rows == 4 * len(ROWS)
-    assert caches.trial.candidate.mean == pytest.approx(caches.trial.present.mean / 4)
-
-
-def test_a_candidate_that_alone_has_the_level_that_is_asked_for_takes_over() -> None:
-    caches = SessionCaches()
-    candidate = levelled(0.97, 0.98, revision=1)
-    caches.bring(levelled(0.97))
-    caches.bring_candidate(candidate)
-    for _ in range(FEWEST_AUDITED):
-        candidate.audit.note(0, agrees=True)
-    for _ in range(2 * FEWEST_ROWS // len(ROWS)):
-        assert run(caches, 0.98) is candidate
-    assert caches.served is candidate
-    assert caches.news == [Change.PROMOTED]
-    assert caches.start({"image": ROWS}, ["scores"], 0.99) is None, "nobody has it"

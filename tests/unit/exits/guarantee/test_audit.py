@@ -58,8 +58,27 @@ def test_an_exit_that_breaks_after_long_service_is_noticed_as_soon() -> None:
 
 
 def test_only_the_broken_exit_is_switched_off_and_only_once() -> None:
-    audit = CascadeAudit(0.97)
-    assert sum(audit.note(1, False) for _ in range(20)) == 1
+    audit = CascadeAudit()
+    assert sum(audit.note(1, 0.97, False) for _ in range(20)) == 1
     for _ in range(20):
-        audit.note(0, True)
-    assert audit.switched_off == {1}
+        audit.note(0, 0.97, True)
+    assert audit.switched_off(0.97) == {1}
+
+
+def test_an_exit_that_breaks_a_stricter_promise_keeps_to_the_others() -> None:
+    """Four in a hundred are wrong, which does not refute 97 %."""
+    audit = CascadeAudit()
+    for number in range(5000):
+        audit.note(0, 0.995, number % 25 > 0)
+        audit.note(0, 0.97, number % 25 > 0)
+    assert audit.switched_off(0.97) == frozenset()
+    assert audit.switched_off(0.995) == {0}
+    assert audit.audited == 10_000
+
+
+def test_what_breaks_a_promise_breaks_every_stricter_one() -> None:
+    audit = CascadeAudit()
+    for _ in range(20):
+        audit.note(0, 0.97, False)
+    assert audit.switched_off(0.995) == {0}
+    assert audit.switched_off(0.95) == frozenset()

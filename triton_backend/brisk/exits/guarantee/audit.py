@@ -55,24 +55,34 @@ class ExitAudit:
 
 @dataclass(slots=True)
 class CascadeAudit:
-    """The audits of all exits of a cascade, by their index."""
+    """The audits of all exits of a cascade, for each promise: a stricter one has thresholds of its
+    own."""
 
-    accuracy: float
-    exits: dict[int, ExitAudit] = field(default_factory=dict)
+    exits: dict[tuple[int, float], ExitAudit] = field(default_factory=dict)
+    """The audits by the exit's index and the accuracy that its answers promised."""
 
-    def note(self, exit_index: int, agrees: bool) -> bool:
-        """Take in one audited answer of an exit, like ``ExitAudit.note``."""
-        audit = self.exits.setdefault(exit_index, ExitAudit(self.accuracy))
+    def note(self, exit_index: int, accuracy: float, agrees: bool) -> bool:
+        """Take in one audited answer of an exit that promised ``accuracy``, like
+        ``ExitAudit.note``."""
+        audit = self.exits.setdefault((exit_index, accuracy), ExitAudit(accuracy))
         return audit.note(agrees)
+
+    def of(self, exit_index: int) -> list[ExitAudit]:
+        """Return the audits of one exit."""
+        return [audit for (index, _), audit in self.exits.items() if index == exit_index]
 
     @property
     def audited(self) -> int:
         """The audited answers of all exits so far."""
         return sum(audit.audited for audit in self.exits.values())
 
-    @property
-    def switched_off(self) -> frozenset[int]:
-        return frozenset(index for index, audit in self.exits.items() if audit.is_off)
+    def switched_off(self, accuracy: float) -> frozenset[int]:
+        """Return the exits of which a promise of ``accuracy``, or of less, was refuted."""
+        return frozenset(
+            index
+            for (index, promised), audit in self.exits.items()
+            if audit.is_off and promised <= accuracy
+        )
 
 
 FEWEST_ROWS = 200

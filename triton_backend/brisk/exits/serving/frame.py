@@ -133,6 +133,8 @@ class ExitingFrame:
         """The version that answers."""
         self._places = places
         self._level = level
+        self.accuracy = level.accuracy
+        """The share of its early answers that is promised to be the model's own."""
         self._exit_thread = exit_thread
         self._switched_off = switched_off
         self._requested = None if requested is None else tuple(requested)

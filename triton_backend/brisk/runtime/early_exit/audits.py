@@ -149,13 +149,15 @@ TRIED_SHARE = 0.5
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Audit:
-    """An audit of one run; ``exits``: the index of the exit that answered each row."""
+    """An audit of one run, which promised ``accuracy``; ``exits``: the index of the exit that
+    answered each row."""
 
     session: Session
     served: ServedCaches
     labels: tuple[str, str]
     question: Question
     exits: tuple[int, ...]
+    accuracy: float
 
 
 class Audits:
@@ -228,11 +230,11 @@ def _judge(audit: Audit, verdicts: Sequence[bool]) -> None:
         name = cascade.exits[index].name
         verdict = "agrees" if agrees else "differs"
         telemetry.count(metrics.AUDITED_ANSWERS, (*audit.labels, name, verdict))
-        if audit.served.audit.note(index, agrees):
+        if audit.served.audit.note(index, audit.accuracy, agrees):
             telemetry.count(metrics.SWITCHED_OFF_EXITS, (*audit.labels, name, "promise"))
             LOGGER.warning(
                 f"model '{model}': exit {name} is switched off, its live agreement "
-                f"refutes the promise of {cascade.levels[0].accuracy:.1%}"
+                f"refutes the promise of {audit.accuracy:.1%}"
             )
             audit.session.caches.refuted(audit.served)
     audit.session.caches.settle()
@@ -266,4 +268,5 @@ def _make_audit(run: CachedRun, frame: ExitingFrame, served: ServedCaches) -> Au
         run.labels,
         Question(run.session.path, cascade.model_digest, cascade.scores, inputs, answers),
         tuple(answer.exit_index or 0 for answer in early for _ in answer.rows),
+        frame.accuracy,
     )

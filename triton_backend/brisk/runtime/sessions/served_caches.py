@@ -11,7 +11,8 @@ from brisk.exits.base_model import BaseModel, load_graph
 from brisk.exits.cascade import Cascade, Exit
 from brisk.exits.cascade_file import digest_of, read_cascade
 from brisk.exits.files.container import DamagedFileError
-from brisk.exits.guarantee.audit import CascadeAudit, ExitAudit
+from brisk.exits.files.versions import learned_file
+from brisk.exits.guarantee.audit import CascadeAudit
 from brisk.exits.guarantee.calibration import upper_bound
 from brisk.exits.model_graph import read_graph
 from brisk.exits.serving.frame import ExitingFrame, Places, find_places, has_taps
@@ -49,7 +50,10 @@ class ServedCaches:
     places: Places
     saved: tuple[float, ...]
     """The fraction of the model after each exit."""
-    audit: CascadeAudit
+    may_be_withdrawn: bool
+    """Whether its file goes if its promise is refuted, which has not happened yet: it was learned
+    from the traffic."""
+    audit: CascadeAudit = field(default_factory=CascadeAudit)
     rows: int = 0
     """The rows that could have been answered early."""
     answered: Counter[int] = field(default_factory=Counter)
@@ -71,12 +75,18 @@ class ServedCaches:
         if places is None or not cascade.levels:
             raise DamagedFileError("its exits are not values of the model; train again")
         saved = tuple(_saved(exit_, cascade.expected.base_s) for exit_ in cascade.exits)
-        return cls(base, cascade, places, saved, CascadeAudit(cascade.levels[0].accuracy))
+        return cls(base, cascade, places, saved, may_be_withdrawn=cascade.revision > 0)
+
+    def switched_off(self, accuracy: float) -> frozenset[int]:
+        """Return the exits that are no longer evaluated for runs that promise ``accuracy``."""
+        return self.audit.switched_off(accuracy) | self.costly.keys()
 
     @property
-    def switched_off(self) -> frozenset[int]:
-        """Exits that are no longer evaluated."""
-        return self.audit.switched_off | self.costly.keys()
+    def is_off(self) -> bool:
+        """Whether all exits are switched off that answered in the proof of the promise."""
+        level = self.cascade.levels[0]
+        answering = {index for index, each in enumerate(level.count.exits) if each.answered}
+        return answering <= self.switched_off(level.accuracy)
 
     def note(self, frame: ExitingFrame) -> None:
         """Count a run that is finished."""
@@ -124,11 +134,15 @@ class ServedCaches:
         """Return the status of each exit."""
         statuses = []
         for index, exit_ in enumerate(self.cascade.exits):
-            audit = self.audit.exits.get(index) or ExitAudit(self.audit.accuracy)
+            audits = self.audit.of(index)
+            refuted = [audit.accuracy for audit in audits if audit.is_off]
             state = "off: cost" if index in self.costly else "on"
-            state = "off: promise" if audit.is_off else state
-            answered = self.answered[index]
-            statuses.append(ExitStatus(exit_.name, answered, audit.audited, audit.agreed, state))
+            if refuted:
+                is_all = min(refuted) <= self.cascade.levels[0].accuracy
+                state = "off: promise" if is_all else f"on below {min(refuted):.1%}"
+            audited = sum(audit.audited for audit in audits)
+            agreed = sum(audit.agreed for audit in audits)
+            statuses.append(ExitStatus(exit_.name, self.answered[index], audited, agreed, state))
         return tuple(statuses)
 
 
@@ -171,6 +185,7 @@ def read_version(
         else:
             base = load_graph(graph, threads, cascade.taps)
         version = ServedCaches.of(cascade, base)
+        version.may_be_withdrawn |= path == learned_file(model)
         # last: whatever was read above is then of the loaded file
         if not loaded.source.is_of(model):
             raise DamagedFileError(

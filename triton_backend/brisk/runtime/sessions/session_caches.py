@@ -78,6 +78,14 @@ class SessionCaches:
         return self._served
 
     @property
+    def progress(self) -> str:
+        """``learning``, unless what was learned is switched off."""
+        served = self.served
+        if self.learning and served is not None and served.is_off:
+            return "off: all exits are switched off until the next load, for cost or promise"
+        return self.learning
+
+    @property
     def candidate(self) -> ServedCaches | None:
         return self._candidate
 
@@ -107,7 +115,7 @@ class SessionCaches:
             None if version.cascade.synchronous else exit_thread(),
             inputs,
             requested,
-            version.switched_off,
+            version.switched_off(level.accuracy),
         )
 
     def _version_for(self, agreement: float | None, rows: int) -> ServedCaches | None:
@@ -152,13 +160,15 @@ class SessionCaches:
         return version
 
     def refuted(self, version: ServedCaches) -> None:
-        """Roll back to the version before ``version``, if any: the audit switched off an exit."""
+        """Roll back to the version before ``version``, if any: the audit switched off an exit. One
+        that was learned from the traffic alone goes; caches trained by hand stay, without it."""
         if version is self._candidate:
             self._reject("its promise is refuted")
         elif version is self._served and self._predecessor is not None:
             self._served, self._predecessor = self._predecessor, None
             self._announce(Change.ROLLED_BACK, version, "its promise is refuted")
-        elif version is self._served and version.cascade.revision:
+        elif version is self._served and version.may_be_withdrawn:
+            version.may_be_withdrawn = False
             self._announce(Change.WITHDRAWN, version, "its promise is refuted")
 
     def settle(self) -> None:

@@ -165,7 +165,7 @@ class Observation:
             sum(binding.failed for binding in bindings),
             session.shared_segments if session else 0,
             tuple(map(sum, zip(*(binding.durations for binding in bindings), strict=True))),
-            exits.learning[:MAX_TEXT_CHARACTERS] if exits else "",
+            exits.progress[:MAX_TEXT_CHARACTERS] if exits else "",
             session.arrival.words()[:MAX_TEXT_CHARACTERS] if session and session.arrival else "",
         )
 
