@@ -14,7 +14,6 @@ import numpy as np
 import onnx
 import pytest
 
-from brisk.exits.cascade import SMALLER, Cascade, Exit
 from brisk.exits.cascade_file import write_cascade
 from brisk.exits.files.learning_record import (
     Aim,
@@ -31,15 +30,13 @@ from brisk.exits.files.versions import (
     private_folder,
     samples_folder,
 )
-from brisk.exits.heads.exit_model import Judge
-from brisk.exits.learning.approximate import as_approximate, until_scores
-from brisk.exits.model_graph import ExitPoint, read_graph
 from brisk.protocol.runtime_paths import Role, RuntimePaths
 from brisk.runtime.early_exit.cache_watch import LOOK_S
 from brisk.settings import cache_directory
 from brisk.telemetry.observer import Observer
 from brisk_bench.samples.writer import GraphWriter
-from support.exits.exits_model import MILLION, Model, ask, make_model, taken
+from support.exits.cascades import network
+from support.exits.exits_model import MILLION, Model, ask, make_model, taken, with_smaller
 from support.runtime.runtime_process import describe, end_processes, opened, quick_model
 from support.runtime.runtime_processes import hurry_helpers
 from support.waiting import wait_until
@@ -257,6 +254,24 @@ def test_of_a_model_without_classes_nothing_is_kept(place: RuntimePaths, tmp_pat
     assert collected(file) == (0, 0)
 
 
+def test_where_the_server_alone_asks_nothing_is_kept_of_a_model_that_may_give_values(
+    place: RuntimePaths, tmp_path: Path
+) -> None:
+    file = tmp_path / "forecast.onnx"
+    onnx.save(network(tail="plain"), file)
+    asks = describe(file, accuracy_ppm=PPM)
+    by_server = asks._replace(needs_classes=True, model=2)
+    with opened(place, by_server):
+        wait_until(lambda: "not for this model: " in learning(place, file), "a look")
+        assert "may be values" in learning(place, file)
+        with opened(place, asks):
+            wait_until(
+                lambda: any(each.startswith("collecting: ") for each in all_learning(place, file)),
+                "a look by the entry's own word",
+            )
+    assert collected(file) == (0, 0)
+
+
 def test_an_entry_that_asks_for_nothing_is_left_alone(place: RuntimePaths, model: Model) -> None:
     with opened(place, describe(model.file)) as connection:
         taken(ask(connection, model.easy[:1]))
@@ -329,9 +344,14 @@ def test_an_entry_that_no_longer_asks_for_early_answers_gets_none(
     place: RuntimePaths, model: Model
 ) -> None:
     has_learned(place, model)
+    with opened(place, describe(model.file, max_batch_size=64, accuracy_ppm=PPM)) as connection:
+        wait_until(lambda: taken(ask(connection, model.easy[:1])) == model.name, "early answers")
+        cut = segments(place, model)
+    wait_until(lambda: not progress(place, model), "its unloading")
     with opened(place, describe(model.file, max_batch_size=64)) as connection:
         time.sleep(3 * LOOK_S)
         assert taken(ask(connection, model.easy[:1])) == ""
+        assert segments(place, model) < cut, "it is not cut for exits, either"
     assert learned_file(model.file).exists(), "it may ask again"
 
 
@@ -356,10 +376,21 @@ def test_an_entry_that_asks_anew_does_so_while_its_predecessor_is_there(
 
 def progress(place: RuntimePaths, model: Model) -> set[str]:
     """Return what the status says of all sessions of a model."""
+    return all_learning(place, model.file)
+
+
+def all_learning(place: RuntimePaths, file: Path) -> set[str]:
     hurry_helpers(place.base)
     with Observer(place, Role.FOREGROUND) as observer:
         models = observer.status().models
-    return {each.learning for each in models if str(model.file).endswith(each.path)}
+    return {each.learning for each in models if str(file).endswith(each.path)}
+
+
+def segments(place: RuntimePaths, model: Model) -> int:
+    with Observer(place, Role.FOREGROUND) as observer:
+        models = observer.status().models
+    (found,) = (each for each in models if str(model.file).endswith(each.path))
+    return found.layers
 
 
 def embedding() -> onnx.ModelProto:
@@ -367,22 +398,3 @@ def embedding() -> onnx.ModelProto:
     value = graph.add("Relu", graph.input("x", "float32", ("batch", 4)))
     graph.output(value, "y", "float32", ("batch", 4))
     return graph.model()
-
-
-def with_smaller(model: Model) -> Cascade:
-    """Return a cascade of the model itself as its smaller one."""
-    graph, scores = read_graph(model.file), model.cascade.scores
-    names = {each.name: each.name for each in graph.needed}
-    copy = as_approximate(SMALLER, until_scores(graph, scores), graph, scores, names)
-    exit_ = Exit(
-        point=ExitPoint(0, "image"),
-        variant=SMALLER,
-        shape=copy.shape,
-        form=copy.form,
-        model=copy.exit_model(0.0),
-        evaluation_s=1e-4,
-        memory_bytes=1000,
-        judge=Judge.MARGIN,
-    )
-    level = dataclasses.replace(model.cascade.levels[0], thresholds=(0.0,))
-    return dataclasses.replace(model.cascade, exits=(exit_,), levels=(level,), synchronous=True)

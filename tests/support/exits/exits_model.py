@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,14 +12,15 @@ import onnx
 import torch
 
 from brisk.exits.base_model import load_graph
-from brisk.exits.cascade import Cascade, Exit, Expected, Level
+from brisk.exits.cascade import SMALLER, Cascade, Exit, Expected, Level
 from brisk.exits.cascade_file import digest_of, write_cascade
 from brisk.exits.files.versions import caches_file
 from brisk.exits.guarantee.calibration import CascadeCount, ExitCount
 from brisk.exits.heads.exit_head import ExitHead, empty_head
-from brisk.exits.heads.exit_model import AnswerForm
+from brisk.exits.heads.exit_model import AnswerForm, Judge
+from brisk.exits.learning.approximate import as_approximate, until_scores
 from brisk.exits.learning.exporting import export_head
-from brisk.exits.model_graph import exit_points, read_graph
+from brisk.exits.model_graph import ExitPoint, exit_points, read_graph
 from brisk.exits.scores import find_scores
 from brisk.protocol.records import TensorForm
 from brisk.stub.runtime_client.client import RuntimeClient
@@ -112,3 +114,22 @@ def taken(answer: Answer) -> str:
     answer.output()
     assert answer.result is not None
     return answer.result.form.exits
+
+
+def with_smaller(model: Model) -> Cascade:
+    """Return a cascade of the model itself as its smaller one."""
+    graph, scores = read_graph(model.file), model.cascade.scores
+    names = {each.name: each.name for each in graph.needed}
+    copy = as_approximate(SMALLER, until_scores(graph, scores), graph, scores, names)
+    exit_ = Exit(
+        point=ExitPoint(0, "image"),
+        variant=SMALLER,
+        shape=copy.shape,
+        form=copy.form,
+        model=copy.exit_model(0.0),
+        evaluation_s=1e-4,
+        memory_bytes=1000,
+        judge=Judge.MARGIN,
+    )
+    level = dataclasses.replace(model.cascade.levels[0], thresholds=(0.0,))
+    return dataclasses.replace(model.cascade, exits=(exit_,), levels=(level,), synchronous=True)

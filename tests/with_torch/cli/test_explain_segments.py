@@ -251,3 +251,36 @@ def test_what_was_learned_is_served_only_where_an_entry_asks_for_it(tmp_path: Pa
     caches_file(made.file).rename(learned_file(made.file))
     text = "\n".join(explained(made.file))
     assert f"none; {learned_file(made.file)} was learned, for entries that ask for it" in text
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"brisk_accuracy": "0.97"}, r"1 exit behind segment \d+, of .*learned\.caches"),
+        (
+            {"brisk_accuracy": "0.995"},
+            r"1 exit .*, for requests that ask for 99\.0% or less: the entry asks for 99\.5%",
+        ),
+        (
+            {"brisk_accuracy": "0.97", "brisk_tolerance": "cosine 0.9"},
+            r"none; .*learned\.caches was learned, but not for 97\.0% cosine 0\.9",
+        ),
+    ],
+)
+def test_exits_are_told_only_if_the_entry_is_served_with_them(
+    asked: dict[str, str], told: str, tmp_path: Path
+) -> None:
+    version = tmp_path / "net" / "1"
+    version.mkdir(parents=True)
+    made = make_model(version / "model.onnx")
+    make_private_folder(made.file)
+    caches_file(made.file).rename(learned_file(made.file))
+    form = 'parameters {{ key: "{}" value: {{ string_value: "{}" }} }}\n'
+    text = "".join(form.format(*each) for each in asked.items())
+    (tmp_path / "net" / "config.pbtxt").write_text(text)
+    lines = explained(tmp_path / "net")
+    (line,) = (line for line in lines if line.startswith("  learned caches: "))
+    assert re.search(told, line), line
+    assert any("cut for them" in line for line in lines)
+    (tmp_path / "net" / "config.pbtxt").write_text("")
+    assert not any("cut for them" in line for line in explained(tmp_path / "net"))

@@ -79,6 +79,50 @@ def test_a_model_of_classes_is_looked_at_and_another_one_is_refused(tmp_path: Pa
     assert "a tolerance" in answer.reason
 
 
+def test_where_the_server_alone_asks_the_model_itself_has_to_say_that_it_classifies(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "model.onnx"
+    told = {}
+    for tail in ("plain", "softmax", "labels", "written"):
+        onnx.save(network(tail=tail), file)
+        told[tail] = look_at(file, Aim(0.97, needs_classes=True))
+    assert {tail for tail, each in told.items() if each.stage is Stage.COLLECTING} == {
+        *("softmax", "labels"),
+        "written",  # which samples show
+    }
+    assert told["plain"].stage is Stage.UNFIT
+    assert told["plain"].is_final
+    for words in ("may be values", "set brisk_accuracy in the entry", "brisk_tolerance if not"):
+        assert words in told["plain"].reason
+    onnx.save(network(tail="plain"), file)
+    assert look_at(file, Aim(0.97)).stage is Stage.COLLECTING, "by the entry's own word"
+    make_private_folder(file)
+    write_samples(file, [{"image": images(300)}])
+    record = LearningRecord(Stage.COLLECTING, 0.9, 300, needs_classes=True)
+    outcome = learn(file, record, 1)
+    assert outcome.stage is Stage.UNFIT
+    assert "may be values" in outcome.reason
+
+
+def test_values_that_the_entry_takes_for_classes_are_refused(tmp_path: Path) -> None:
+    """A forecast around 120: a predictor would learn that the same one is always the greatest."""
+    file = tmp_path / "model.onnx"
+    model = network(tail="plain")
+    (gemm,) = (node for node in model.graph.node if node.op_type == "Gemm")
+    hours = np.where(np.arange(10) == 6, 140, 120).astype(np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(hours, "hours"))
+    gemm.input.append("hours")
+    onnx.save(model, file)
+    make_private_folder(file)
+    write_samples(file, [{"image": images(300)}])
+    assert look_at(file, Aim(0.9)).stage is Stage.COLLECTING
+    outcome = learn(file, LearningRecord(Stage.COLLECTING, 0.9, 300), 1)
+    assert outcome.stage is Stage.UNFIT
+    assert "100% of the data have one class" in outcome.reason
+    assert "brisk_tolerance" in outcome.reason
+
+
 def test_what_samples_teach_is_written_with_what_adaptation_goes_on_from(
     digits: Path, adapted: Adapted, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,8 +17,8 @@ import pytest
 from brisk.exits.cascade_file import digest_of, read_cascade, write_cascade
 from brisk.exits.files.container import digest_at_end
 from brisk.exits.files.versions import caches_file, candidate_file, reference_file
+from brisk.runtime.early_exit.adaptation import Adaptation
 from brisk.runtime.early_exit.adaptation_process import open_learner
-from brisk.runtime.early_exit.cache_watch import Adaptation
 from brisk.runtime.early_exit.sampling import write_samples
 from support.exits.adapted import Adapted
 from support.runtime.runtime_processes import hurry

@@ -156,6 +156,9 @@ def artefacts(deployment: Deployment) -> Findings:
         try:
             taps = tapped_values(latest(file, own))
             form = find_prepared(file, taps, own)
+            if form is None and taps:  # of an entry that does not take what was learned
+                taps = ()
+                form = find_prepared(file, taps, own)
             if form is None and (why := refusal_of(file, own)) is not None:
                 findings += advice(
                     f"{file} has none here: {why}",

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from brisk.exits.files.learning_record import Aim
 from brisk.exits.guarantee.calibration import CascadeCount
 from brisk.exits.heads.exit_model import AnswerForm, ExitEvaluator, ExitModel, Judge, Shape
-from brisk.exits.model_graph import ExitPoint
-from brisk.exits.scores import Scores
+from brisk.exits.model_graph import ExitPoint, ModelGraph
+from brisk.exits.scores import Scores, says_classes
 
 INT8, SMALLER = "int8", "smaller"
 """The variants that are whole models, which read the model's own input: the model itself,
@@ -143,3 +144,13 @@ class Cascade:
         if accuracy is None:
             return self.levels[0] if self.levels else None
         return next((level for level in self.levels if level.accuracy >= accuracy), None)
+
+
+def is_asked_for(cascade: Cascade, graph: ModelGraph, aim: Aim) -> bool:
+    """Whether ``cascade``, learned from the traffic of the model, is what an entry's ``aim`` asks
+    for: of its tolerance, without a smaller model that it does not name, and of classes that are
+    certain where the aim needs that."""
+    is_same = str(cascade.scores.tolerance or "") == aim.tolerance
+    has_smaller = any(exit_.variant == SMALLER for exit_ in cascade.exits)
+    is_certain = not aim.needs_classes or says_classes(graph, cascade.scores)
+    return is_same and is_certain and (bool(aim.smaller) or not has_smaller)

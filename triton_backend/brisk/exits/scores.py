@@ -41,6 +41,12 @@ _LABELLING = frozenset({"ArgMax", "TopK"})
 _NO_CLASSES = frozenset({"Sigmoid", "LpNormalization", "Tanh", "Relu"})
 """Operators that make independent labels, embeddings or hidden features, not a distribution."""
 
+_PICKING = _LABELLING | {"ReduceMax", "GatherElements", "GatherND"}
+"""Operators that take a number out of scores of classes, such as that of the likeliest one."""
+
+_PRODUCTS = ("Gemm", "MatMul", "Conv", "Einsum")
+"""Parts of the names of operators that multiply with weights: what they read is a hidden layer."""
+
 _MOVING = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout", "Cast"})
 """Operators that do not change numbers: the operator before them says what these are."""
 
@@ -70,7 +76,9 @@ def find_scores(graph: ModelGraph, wanted: str | None = None) -> Scores:
     """Return the scores from which every output follows; ``wanted``: their name, if it is given.
 
     They are float32 [rows, classes], perhaps with trailing dimensions of size 1. Of equal values
-    the first is returned. Raises InvalidModelError if there are none: the model does not classify.
+    the first is returned. No hidden layer is taken for them: nothing behind them multiplies with
+    weights, nor makes an output of one number for each row, but by picking one of the scores.
+    Raises InvalidModelError if there are none: the model does not classify.
     """
     _check_batch(graph)
     nodes = graph.graph.node
@@ -78,7 +86,8 @@ def find_scores(graph: ModelGraph, wanted: str | None = None) -> Scores:
     asked = wanted
     while wanted in same:
         wanted = same[wanted]
-    for position in range(len(nodes) - 1, -1, -1):
+    is_regression = wanted is None and _gives_a_number(graph)
+    for position in () if is_regression else range(len(nodes) - 1, -1, -1):
         for name in nodes[position].output:
             kind = graph.types.get(name)
             if wanted not in (None, name) or kind is None:
@@ -94,9 +103,10 @@ def find_scores(graph: ModelGraph, wanted: str | None = None) -> Scores:
             behind = {nodes[index].op_type for index in tail}
             if wanted is None and not _NO_CLASSES.isdisjoint({made_by, *behind}):
                 continue
+            if wanted is None and any(part in each for part in _PRODUCTS for each in behind):
+                continue
             form = _FORMS.get(made_by, ScoreForm.LOGITS)
-            certain = form is not ScoreForm.LOGITS or wanted is not None
-            certain = certain or not behind.isdisjoint({*_LABELLING, *_FORMS})
+            certain = wanted is not None or _says_classes(form, behind)
             return Scores(name, position + 1, classes, form, certain, rank=len(shape))
     outputs = ", ".join(variable.name for variable in graph.outputs)
     named = f"'{asked}'" if asked else "float32 [batch, classes]"
@@ -105,6 +115,45 @@ def find_scores(graph: ModelGraph, wanted: str | None = None) -> Scores:
         f"from: expected {named}; of other models a tolerance has to say which values count as "
         f'the model\'s own: the option --tolerance "{COSINE} 0.99" of `brisk caches train`, '
         "an entry's parameter brisk_tolerance"
+    )
+
+
+def _gives_a_number(graph: ModelGraph) -> bool:
+    """Whether an output is a floating-point number for each row that is not one of some scores."""
+    makers = {name: place for place, node in enumerate(graph.graph.node) for name in node.output}
+    return any(
+        (each.type.dtype or "").startswith("float")
+        and bool(each.type.shape)
+        and all(side == 1 for side in (each.type.shape or ())[1:])
+        and graph.may_have_rows(each.name)
+        and each.name in makers
+        and _made_by(graph, makers[each.name]) not in _PICKING
+        for each in graph.outputs
+    )
+
+
+def _says_classes(form: ScoreForm, behind: Collection[str]) -> bool:
+    """Whether scores are of classes by their form, or by the operators ``behind`` them."""
+    return form is not ScoreForm.LOGITS or not {*_LABELLING, *_FORMS}.isdisjoint(behind)
+
+
+def says_classes(graph: ModelGraph, scores: Scores) -> bool:
+    """Whether the model itself says that ``scores`` are of classes (``Scores.is_certain``)."""
+    tail = tail_nodes(graph, scores.value, scores.position - 1, scores.others) or ()
+    return _says_classes(scores.form, {graph.graph.node[index].op_type for index in tail})
+
+
+def may_be_shares(graph: ModelGraph, scores: Scores) -> bool:
+    """Whether samples may show that ``scores``, logits by their operator, are a distribution: a
+    softmax written out in elementary operators ends in one of these."""
+    return _made_by(graph, scores.position - 1) in ("Div", "Mul", "Sub")
+
+
+def uncertain(scores: Scores, model: str) -> InvalidModelError:
+    """Return the error of a model that may give values, where nothing says that it classifies."""
+    return InvalidModelError(
+        f"output '{scores.value}' of model '{model}' may be values: no softmax and no label says "
+        "that it is classes; set brisk_accuracy in the entry if it is, brisk_tolerance if not"
     )
 
 

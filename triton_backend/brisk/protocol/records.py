@@ -122,6 +122,9 @@ class LoadModel(NamedTuple):
     smaller: str = ""
     """The name of the file of a smaller model, in the version's directory, that may answer early;
     empty: there is none."""
+    needs_classes: bool = False
+    """Whether early answers are learned only if the model itself says that its outputs are
+    classes, by a softmax or labels: the server asks for them, and nothing in the entry says so."""
 
 
 class ModelLoaded(NamedTuple):

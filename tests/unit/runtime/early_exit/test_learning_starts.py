@@ -76,6 +76,22 @@ def test_a_process_that_finds_another_file_than_the_loaded_one_does_nothing(mode
     assert (record.stage, record.aim) == (Stage.UNFIT, aim)
 
 
+@pytest.mark.parametrize(
+    ("stage", "wanted", "is_kept"),
+    [(Stage.UNFIT, 0, False), (Stage.REFUSED, 0, False), (Stage.REFUSED, 4000, True)],
+)
+def test_samples_go_once_nothing_is_learned_from_them_any_more(
+    model: Path, stage: Stage, wanted: int, is_kept: bool
+) -> None:
+    aim = Aim.of(model, 0.98, "", "")
+    write_record(model, LearningRecord(stage, wanted=wanted, reason="slow", **aim._asdict()))
+    write_samples(model, [{"features": np.ones((5, 8), np.float32)}])
+    FirstLearning(1 << 20, is_on=True, learns=False).look(model, aim, 1)
+    assert collected(model)[0] == 5, "the other worker deletes them"
+    FirstLearning(1 << 20, is_on=True, learns=True).look(model, aim, 1)
+    assert collected(model)[0] == (5 if is_kept else 0)
+
+
 def test_what_the_file_before_was_asked_teaches_nothing_of_the_present_one(model: Path) -> None:
     """They may have the same form, and another preprocessing."""
     put_classifier(model)

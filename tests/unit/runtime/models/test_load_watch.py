@@ -133,7 +133,7 @@ def test_who_asked_for_a_load_that_takes_too_long_is_told_so(
 ) -> None:
     ended = threading.Event()
 
-    def load(*_: object) -> Session:
+    def load(*_: object, **__: object) -> Session:
         ended.wait(30)
         raise InvalidModelError("too late")
 

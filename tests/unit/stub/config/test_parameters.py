@@ -12,6 +12,7 @@ from brisk.stub.config.parameters import (
     DEFAULT_MAX_QUEUE_SIZE,
     JOB_CLASSES,
     ONNXRUNTIME_PARAMETERS,
+    needs_classes,
     parse_parameters,
     request_agreement,
     request_class,
@@ -233,6 +234,26 @@ def test_what_only_early_answers_use_is_told_where_none_are_asked_for(
     assert list(parse_parameters({**values, **said(brisk_accuracy="0.98")}).ignored()) == []
     monkeypatch.setenv("BRISK_ACCURACY", "0.98")
     assert list(parse_parameters(values).ignored()) == []
+
+
+@pytest.mark.parametrize(
+    ("said", "labels", "is_needed"),
+    [
+        ({}, "", True),
+        ({}, "kinds.txt", False),
+        ({"brisk_accuracy": "0.97"}, "", False),
+        ({"brisk_tolerance": "cosine 0.9"}, "", False),
+        ({"brisk_accuracy": "off"}, "", False),
+    ],
+)
+def test_where_the_server_alone_asks_for_early_answers_nothing_says_that_outputs_are_classes(
+    said: dict[str, str], labels: str, is_needed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = {name: {"string_value": text} for name, text in said.items()}
+    config = {"output": [{"name": "y"}, {"name": "z", "label_filename": labels}]}
+    assert not needs_classes(parse_parameters(written), config), "nobody asks"
+    monkeypatch.setenv("BRISK_ACCURACY", "0.97")
+    assert needs_classes(parse_parameters(written), config) is is_needed
 
 
 @pytest.mark.parametrize(

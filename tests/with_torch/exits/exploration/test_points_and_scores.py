@@ -151,6 +151,56 @@ def test_an_output_that_needs_more_than_the_scores_is_refused() -> None:
         find_scores(graph_of(graph.model()))
 
 
+def pooled() -> tuple[GraphWriter, str]:
+    """A graph with features of its input, [batch, 4]: a hidden layer of whatever reads them."""
+    graph = GraphWriter("pooled", opset=18)
+    x = graph.input("x", "float32", ("batch", 4, 8, 8))
+    return graph, graph.add("Flatten", graph.add("GlobalAveragePool", x))
+
+
+def gemm(graph: GraphWriter, value: str, *sizes: int) -> str:
+    return graph.add("Gemm", value, graph.weight(np.ones(sizes)))
+
+
+def test_a_hidden_layer_is_not_taken_for_scores_of_a_single_number() -> None:
+    """An early answer would put its own hidden values through the model's last layers."""
+    graph, value = pooled()
+    value = gemm(graph, gemm(graph, value, 4, 5), 5, 1)
+    graph.output(value, "age", "float32", ("batch", 1))
+    with pytest.raises(InvalidModelError, match=r"no class scores that all its outputs \(age\)"):
+        find_scores(graph_of(graph.model()))
+
+
+def test_a_number_that_is_reckoned_from_shares_is_no_class() -> None:
+    graph, value = pooled()
+    shares = graph.add("Softmax", gemm(graph, value, 4, 5), axis=1)
+    ages = graph.add("Mul", shares, graph.weight(np.arange(5)))
+    expected = graph.add("ReduceSum", ages, graph.integers(1), keepdims=0)
+    graph.output(expected, "age", "float32", ("batch",))
+    with pytest.raises(InvalidModelError, match=r"no class scores that all its outputs \(age\)"):
+        find_scores(graph_of(graph.model()))
+
+
+def test_what_two_heads_read_are_no_scores_though_one_of_them_classifies() -> None:
+    graph, value = pooled()
+    shares = graph.add("Softmax", gemm(graph, value, 4, 5), axis=1)
+    graph.output(shares, "kinds", "float32", ("batch", 5))
+    graph.output(gemm(graph, value, 4, 4), "box", "float32", ("batch", 4))
+    with pytest.raises(InvalidModelError, match=r"all its outputs \(kinds, box\) follow"):
+        find_scores(graph_of(graph.model()))
+
+
+def test_a_label_and_how_likely_it_is_follow_from_scores() -> None:
+    graph, value = pooled()
+    shares = graph.add("Softmax", gemm(graph, value, 4, 5), axis=1)
+    axes = graph.integers(1)
+    graph.output(graph.add("ArgMax", shares, axis=1), "label", "int64", ("batch", 1))
+    likely = graph.add("ReduceMax", shares, axes, keepdims=0)
+    graph.output(likely, "likely", "float32", ("batch",))
+    scores = find_scores(graph_of(graph.model()))
+    assert (scores.value, scores.form) == (shares, ScoreForm.PROBABILITIES)
+
+
 def test_a_segmentation_is_refused() -> None:
     graph = GraphWriter("segmentation", opset=18)
     x = graph.input("x", "float32", ("batch", 4, 8, 8))
@@ -168,3 +218,19 @@ def test_answers_as_even_as_an_embeddings_are_refused_unless_named() -> None:
     check_classes(even, find_scores(graph, "scores"), "small")
     peaked = np.eye(10, dtype=np.float32)
     check_classes(peaked, find_scores(graph), "small")
+
+
+def test_values_of_which_the_same_one_is_always_the_greatest_are_refused_unless_named() -> None:
+    """The corners of a box in pixels: a softmax of them is as sure as can be, and of one class."""
+    graph = graph_of(network(tail="plain"))
+    scores = find_scores(graph)
+    teacher = np.eye(10, dtype=np.float32)[np.where(np.arange(1000) < 950, 3, 5)]
+    words = r"95% of the data have one class, expected below 95%\. Of values, brisk_tolerance"
+    with pytest.raises(InvalidModelError, match=words):
+        check_classes(teacher, scores, "small")
+    check_classes(teacher, find_scores(graph, "scores"), "small")
+    check_classes(teacher[1:], scores, "small")
+    labelled = find_scores(graph_of(network(tail="labels")))
+    check_classes(teacher, labelled, "small", needs_classes=True)
+    with pytest.raises(InvalidModelError, match="'scores' of model 'small' may be values"):
+        check_classes(teacher[1:], scores, "small", needs_classes=True)

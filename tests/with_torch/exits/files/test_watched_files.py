@@ -10,6 +10,7 @@ import errno
 import logging
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,9 +18,17 @@ import onnx
 import pytest
 
 from brisk import paths
-from brisk.exits.cascade import Cascade
+from brisk.exits.cascade import Cascade, is_asked_for
 from brisk.exits.cascade_file import digest_of, read_cascade, write_cascade
-from brisk.exits.files.learning_record import Aim, LearningRecord, Stage, read_record, write_record
+from brisk.exits.files.learning_record import (
+    Aim,
+    LearningRecord,
+    Stage,
+    collected,
+    read_record,
+    write_record,
+)
+from brisk.exits.files.sample_files import write_samples
 from brisk.exits.files.versions import (
     adapted_file,
     caches_file,
@@ -27,12 +36,15 @@ from brisk.exits.files.versions import (
     learned_file,
     make_private_folder,
 )
+from brisk.exits.scores import find_scores
 from brisk.runtime.early_exit import cache_watch
-from brisk.runtime.early_exit.cache_watch import Adaptation, CacheWatch
+from brisk.runtime.early_exit.adaptation import Adaptation
+from brisk.runtime.early_exit.cache_watch import CacheWatch
 from brisk.runtime.early_exit.first_learning import FirstLearning
 from brisk.runtime.sessions import served_caches
 from brisk.runtime.sessions.segment_session import SegmentSession, load_segment_session
 from brisk.runtime.sessions.session_caches import Change
+from support.exits.cascades import graph_of, network, served
 from support.exits.exits_model import Model, make_model
 from support.waiting import wait_until
 
@@ -221,6 +233,133 @@ def test_a_candidate_promoted_while_caches_are_trained_anew_does_not_replace_the
     wait_until(lambda: revision(session) == 20, "the caches that were trained anew")
     wait_until(lambda: not candidate_file(model.file).exists(), "the candidate's end")
     assert not adapted_file(model.file).exists()
+
+
+def test_what_was_learned_and_refuted_is_gone_and_learned_anew_of_new_samples(
+    model: Model,
+) -> None:
+    """By the worker that does not learn, too: a model may be asked by its requests alone."""
+    session = learned_session(model, CacheWatch(None, LOOK_S))
+    write_samples(model.file, [{"image": model.easy}])
+    served = session.caches.served
+    assert served is not None
+    session.caches.refuted(served)
+    wait_until(lambda: not learned_file(model.file).exists(), "the end of its file")
+    wait_until(lambda: revision(session) is None, "an end of early answers")
+    aim = Aim.of(model.file, 0.97, "", "")
+    first = FirstLearning(1 << 20, is_on=True, learns=True)
+    assert first.look(model.file, aim, 1) == (
+        False,
+        "withdrawn: what was learned is gone; a new load begins anew",
+    )
+    assert collected(model.file)[0] == len(model.easy)
+    first.begin(model.file, aim)
+    assert collected(model.file) == (0, 0), "of the same samples the same would be learned"
+    assert read_record(model.file) is None
+
+
+def test_what_was_learned_since_stays_when_the_version_before_it_is_refuted(
+    model: Model,
+) -> None:
+    session = learned_session(model, CacheWatch(Adaptation(0.0), LOOK_S))
+    served = session.caches.served
+    assert served is not None
+    better = dataclasses.replace(model.cascade, confidence=0.99)
+    write_cascade(learned_file(model.file), better)
+    session.caches.refuted(served)  # before the watch has looked
+
+    def is_better() -> bool:
+        now = session.caches.served
+        return now is not None and now.cascade.confidence == 0.99
+
+    wait_until(is_better, "the version that was learned since")
+    assert learned_file(model.file).exists()
+
+
+def test_a_candidate_is_tried_again_behind_the_version_that_takes_the_served_ones_place(
+    model: Model,
+) -> None:
+    """Adaptation publishes no other one while its file is there."""
+    session = watched(model)
+    write_cascade(adapted_file(model.file), version(model, 1))
+    wait_until(lambda: revision(session) == 1, "what has proved itself")
+    write_cascade(candidate_file(model.file), version(model, 2))
+    wait_until(lambda: revision(session) == 1 and session.caches.candidate is not None, "a trial")
+    served = session.caches.served
+    assert served is not None
+    session.caches.refuted(served)
+    wait_until(lambda: revision(session) == 0, "the version before")
+    wait_until(lambda: revision(session) == 0 and session.caches.candidate is not None, "a trial")
+    assert candidate_file(model.file).exists()
+
+
+def learned_session(model: Model, watch: CacheWatch) -> SegmentSession:
+    """Return a session that is served with caches that were learned from its traffic alone."""
+    caches_file(model.file).rename(learned_file(model.file))
+    aim = Aim.of(model.file, 0.97, "", "")
+    write_record(model.file, LearningRecord(Stage.SERVED, **aim._asdict()))
+    session = loaded(model)
+    caches = watch.open(session, aim)
+    assert caches is not None
+    watch.serve(session, caches, aim)
+    assert revision(session) == 0
+    return session
+
+
+def test_a_model_is_not_cut_for_what_was_learned_unless_its_entry_takes_it(model: Model) -> None:
+    def taps(**takes: bool) -> list[str]:
+        session = load_segment_session(model.file, 1, None, None, **takes)
+        _OPENED.append(session)
+        return list(session.taps)
+
+    own = list(model.cascade.taps)
+    assert taps(takes_learned=False) == own, "they were trained by hand"
+    caches_file(model.file).rename(learned_file(model.file))
+    assert taps(takes_learned=True) == own
+    assert taps(takes_learned=False) == []
+
+
+def test_what_is_served_by_an_entrys_word_is_not_where_the_server_alone_asks() -> None:
+    graph = graph_of(network(tail="plain"))
+    labelled = graph_of(network(tail="labels"))
+    cascade = served().cascade
+    for each, is_asked in ((labelled, True), (graph, False)):
+        own = dataclasses.replace(cascade, scores=find_scores(each))
+        assert is_asked_for(own, each, Aim(0.97))
+        assert is_asked_for(own, each, Aim(0.97, needs_classes=True)) is is_asked
+        assert not is_asked_for(own, each, Aim(0.97, "cosine 0.9"))
+
+
+@pytest.mark.parametrize("who", ["nobody", "another entry"])
+def test_samples_go_with_the_wish_to_learn_from_them(
+    model: Model, who: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An entry that asks for nothing is loaded before its predecessor is unloaded."""
+    monkeypatch.setattr(cache_watch, "LEFT_S", 0.1)
+    first = FirstLearning(1 << 20, is_on=True, learns=True)
+    watch = CacheWatch(Adaptation(0.0), LOOK_S, first)
+    before = learned_session(model, watch)
+    write_samples(model.file, [{"image": model.easy}])
+    watch.collect(loaded(model), None)
+    time.sleep(0.3)
+    assert collected(model.file)[0] == len(model.easy), "the predecessor learns from them"
+    if who == "nobody":
+        before.close()
+        wait_until(lambda: collected(model.file) == (0, 0), "an end of the samples")
+        assert learned_file(model.file).exists(), "it may ask again"
+    else:
+        time.sleep(0.3)
+        assert collected(model.file)[0] == len(model.easy)
+
+
+def test_where_no_samples_are_taken_none_are_kept(model: Model) -> None:
+    write_samples(model.file, [{"image": model.easy}])
+    first = FirstLearning(1 << 20, is_on=False, learns=True)
+    session, watch = loaded(model), CacheWatch(Adaptation(0.0), LOOK_S, first)
+    caches = watch.open(session)
+    assert caches is not None
+    watch.serve(session, caches)
+    wait_until(lambda: collected(model.file) == (0, 0), "an end of the samples")
 
 
 def test_a_candidate_older_than_the_caches_is_not_tried_after_a_load(model: Model) -> None:

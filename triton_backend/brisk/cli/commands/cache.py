@@ -101,7 +101,8 @@ def clear(
     ] = 0.0,
 ) -> None:
     """Remove prepared forms and copies that nobody uses; models start from their own files then,
-    and those that lie elsewhere are fetched again."""
+    and those that lie elsewhere are fetched again. Also remove kept inputs of requests, and what
+    interrupted trainings have left; caches that were learned stay."""
     from brisk.artefacts import room
 
     _check_directory()
@@ -112,6 +113,14 @@ def clear(
     freed = sum(each.size_bytes for each in removed) / 2**20
     print(f"removed {len(removed)} of {freed:.1f} MiB; {len(chosen) - len(removed)} are in use")
     _clear_copies(before_s)
+    _clear_inputs(before_s)
+
+
+def _clear_inputs(before_s: float) -> None:
+    from brisk.runtime.early_exit.kept_inputs import clear_inputs
+
+    if freed := clear_inputs(before_s):
+        print(f"removed inputs kept to learn from: {freed / 2**20:.1f} MiB")
 
 
 def _clear_copies(before_s: float) -> None:

@@ -141,17 +141,21 @@ def prepare(
     models by itself, in the background; this is for images and for the first start of all. Of a
     repository, all models.
     """
+    from brisk.cli.views.learning import read_aim
+    from brisk.exits.files.versions import taps_of_latest
     from brisk.pipelines import is_pipeline
 
     def prepare_all(entry: Path) -> None:
         for file in version_files(entry).values() if entry.is_dir() else [entry.resolve()]:
             if entry == model or not is_pipeline(file):
-                _prepare(file, threads or len(os.sched_getaffinity(0)), disk)
+                takes_learned = not entry.is_dir() or read_aim(entry, file) is not None
+                taps = taps_of_latest(file, takes_learned=takes_learned)
+                _prepare(file, threads or len(os.sched_getaffinity(0)), disk, taps)
 
     for_each_entry(model, prepare_all)
 
 
-def _prepare(file: Path, cores: int, disk: float | None) -> None:
+def _prepare(file: Path, cores: int, disk: float | None, taps: tuple[str, ...]) -> None:
     from brisk.protocol.entry_files import REMOTE_FILE
 
     if file.name == REMOTE_FILE:
@@ -161,12 +165,9 @@ def _prepare(file: Path, cores: int, disk: float | None) -> None:
             "in the background; expected an entry with a model of its own"
         )
     from brisk.cli.views.segments import packing_words
-    from brisk.exits.files.container import tapped_values
-    from brisk.exits.files.versions import latest
     from brisk.segments.prepared.form import PreparedModel
     from brisk.segments.prepared.preparation import DISK_FACTOR, prepare
 
-    taps = tapped_values(latest(file))
     try:
         factor = DISK_FACTOR if disk is None else disk
         preparation = prepare(file, cores, taps, disk_factor=factor)

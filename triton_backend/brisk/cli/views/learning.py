@@ -16,7 +16,7 @@ from brisk.exits.files.learning_record import (
     samples_limit_bytes,
 )
 from brisk.stub.config.field_support import keeps_answers
-from brisk.stub.config.parameters import Parameters, parse_parameters
+from brisk.stub.config.parameters import Parameters, needs_classes, parse_parameters
 from brisk.stub.config.session_tuning import TAKEN
 from brisk.view.entry_text import written_config
 
@@ -32,7 +32,8 @@ def aim_of(file: Path, config: Mapping[str, Any], said: Parameters) -> Aim | Non
     has_states = bool((config.get("sequence_batching") or {}).get("state"))
     if not said.accuracy_ppm or has_states or keeps_answers(config):
         return None
-    return Aim.of(file, said.accuracy_ppm / 1e6, said.tolerance, said.smaller_model)
+    asked = said.accuracy_ppm / 1e6, said.tolerance, said.smaller_model
+    return Aim.of(file, *asked, needs_classes=needs_classes(said, config))
 
 
 def read_aim(entry: Path, file: Path) -> Aim | None:
@@ -47,8 +48,7 @@ def present_record(file: Path, aim: Aim | None) -> LearningRecord | None:
     record = read_record(file)
     if record is None:
         return None
-    present = Aim.of(file, record.accuracy, record.tolerance, record.smaller)
-    return record if record.is_for(aim or present) else None
+    return record if record.is_for(aim or record.aim.at_present(file)) else None
 
 
 def learning_text(file: Path, aim: Aim | None) -> str:

@@ -15,10 +15,11 @@ from brisk.artefacts.skeletons import noted_forms
 from brisk.cli.views.learning import aim_of, learning_text, present_record
 from brisk.errors import ArtefactError, InvalidModelError
 from brisk.exits.base_model import live_at
+from brisk.exits.cascade import is_asked_for
 from brisk.exits.cascade_file import digest_of, read_cascade
-from brisk.exits.files.container import DamagedFileError, tapped_values
+from brisk.exits.files.container import DamagedFileError
 from brisk.exits.files.learning_record import Aim
-from brisk.exits.files.versions import caches_file, latest
+from brisk.exits.files.versions import caches_file, latest, taps_of_latest
 from brisk.exits.model_graph import read_graph
 from brisk.exits.serving.frame import find_places
 from brisk.graph.program import ValueType, Variable
@@ -53,7 +54,7 @@ def segments_text(file: Path, entry: Path | None, *, every: bool) -> Iterator[st
     """
     threads = usable_cores()
     class_text, tuning, aim = _said(entry, file)
-    taps = tapped_values(latest(file))
+    taps = taps_of_latest(file, takes_learned=aim is not None)
     source = checked_model(file, threads, taps, tuning)
     typed = _typed(source.file.proto)
     times_ns = [] if typed is None else predicted_times_ns(typed)
@@ -300,12 +301,15 @@ def _exits(
     if aim is None and not caches_file(file).exists():
         return {}, f"none; {path} was learned, for entries that ask for it (brisk_accuracy){tried}"
     try:
-        cascade = read_cascade(path, digest_of(file))
-        places = find_places(plan, read_graph(file), cascade)
+        cascade, graph = read_cascade(path, digest_of(file)), read_graph(file)
+        places = find_places(plan, graph, cascade)
     except (DamagedFileError, InvalidModelError, OSError) as error:
         return {}, f"{path} is ignored: {error}"
     if places is None or not cascade.levels:
         return {}, f"{path} is ignored: its exits are not values of the model; train again"
+    is_learned = not caches_file(file).exists()
+    if is_learned and aim is not None and not is_asked_for(cascade, graph, aim):
+        return {}, f"none; {path} was learned, but not for {aim}{tried}"
     exits = {
         done: tuple(cascade.exits[index].name for index, _ in found)
         for done, found in places.exits.items()
@@ -318,7 +322,11 @@ def _exits(
     where = [f"behind {segments} {behind}"] if behind else []
     if 0 in exits:
         where.insert(0, "in front of all")
-    return exits, f"{count} {' and '.join(where)}, of {path}{tried}"
+    short = ""
+    if aim is not None and cascade.level(aim.accuracy) is None:
+        most = cascade.levels[-1].accuracy
+        short = f", for requests that ask for {most:.1%} or less: the entry asks for {aim}"
+    return exits, f"{count} {' and '.join(where)}, of {path}{short}{tried}"
 
 
 # Types, sizes and variables.

@@ -24,7 +24,7 @@ from brisk.exits.base_model import (
 )
 from brisk.exits.data.samples import Samples
 from brisk.exits.model_graph import ExitPoint
-from brisk.exits.scores import ScoreForm, Scores, checked_scores
+from brisk.exits.scores import ScoreForm, Scores, checked_scores, uncertain
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -243,25 +243,42 @@ def settled_scores(base: BaseModel, scores: Scores, samples: Samples) -> Scores:
 MOST_UNCERTAIN = 0.6
 """The greatest mean entropy of class scores, which are peaked, over the uniform distribution's."""
 
+MOST_OF_ONE_CLASS = 0.95
+"""The share of rows of one class from which on they may as well be values, such as a forecast or
+the corners of a box, of which the same one is always the greatest."""
+
 COMPARED_ROWS = 3
 
 
-def check_classes(teacher: np.ndarray, scores: Scores, model: str) -> None:
-    """Raises InvalidModelError if the answers do not look like scores of classes.
+def check_classes(
+    teacher: np.ndarray, scores: Scores, model: str, *, needs_classes: bool = False
+) -> None:
+    """Raises InvalidModelError if the answers do not look like scores of classes, or if the model
+    ``needs_classes`` and does not say itself that they are.
 
     ``teacher``: softmax of the scores, [rows, classes]. Scores which the model itself or the user
     calls such are not checked.
     """
     if scores.is_certain:
         return
+    if needs_classes:
+        raise uncertain(scores, model)
     entropy = -(teacher * np.log(np.maximum(teacher, 1e-12))).sum(1).mean()
     share = float(entropy) / math.log(scores.classes)
+    of_one = float(np.bincount(teacher.argmax(1)).max()) / len(teacher)
+    found = ""
     if share > MOST_UNCERTAIN:
+        found = (
+            f"a softmax of it is {share:.0%} as uncertain as guessing on the data, expected at "
+            f"most {MOST_UNCERTAIN:.0%}"
+        )
+    elif of_one >= MOST_OF_ONE_CLASS:
+        found = f"{of_one:.0%} of the data have one class, expected below {MOST_OF_ONE_CLASS:.0%}"
+    if found:
         raise InvalidModelError(
-            f"output '{scores.value}' of model '{model}' does not look like class scores: on the "
-            f"data given, a softmax of it is {share:.0%} as uncertain as guessing, expected at "
-            f"most {MOST_UNCERTAIN:.0%}. If it is a classification, say so with --output "
-            f"{scores.value}; else --tolerance says which values count as the model's own"
+            f"output '{scores.value}' of model '{model}' does not look like class scores: "
+            f"{found}. Of values, brisk_tolerance (--tolerance) says which count as the model's "
+            f"own; if it classifies, say so to `brisk caches train`: --output {scores.value}"
         )
 
 

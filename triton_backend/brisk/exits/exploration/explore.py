@@ -125,7 +125,7 @@ def _explored(
         *(model.base, model.points, scores, parts, folder), progress.advance, model.reductions
     )
     answers = collected.teacher[: len(samples)]
-    check_classes(answers, scores, model.graph.name)
+    check_classes(answers, scores, model.graph.name, needs_classes=settings.needs_classes)
     data = ExploredData(samples, parts[-1], collected, division, folder)
     trials, absence = _worthwhile(model, data, profile, settings, fit_rows)
     progress.stage("training caches", len(trials))

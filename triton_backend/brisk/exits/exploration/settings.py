@@ -56,6 +56,8 @@ class ExplorationSettings:
     seed: int = 0
     output: str | None = None
     """The model's output that has the class scores; None: it is found."""
+    needs_classes: bool = False
+    """Whether only scores are taken that are certain to be of classes (``Scores.is_certain``)."""
     evaluation_mode: EvaluationMode = EvaluationMode.AUTOMATIC
     predictor: PredictorSettings | None = None
     trains_all: bool = False

@@ -245,7 +245,8 @@ def _open_pairs(
     typical = None
     if scores.tolerance is None:
         scores = settled_scores(base, scores, samples.largest)
-        check_classes(_values(base, scores, fit), scores, graph.name)
+        values, needs_classes = _values(base, scores, fit), settings.needs_classes
+        check_classes(values, scores, graph.name, needs_classes=needs_classes)
     else:
         some = samples.take(division.fit[:TYPICAL_ROWS])
         typical = Typical.of(_values(base, scores, some))

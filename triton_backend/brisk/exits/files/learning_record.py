@@ -40,19 +40,36 @@ class Aim(NamedTuple):
     """``stamp_text`` of that file: with another one learning begins anew."""
     model_stamp: str = ""
     """``stamp_text`` of the model's own file: with another one learning begins anew."""
+    needs_classes: bool = False
+    """Whether the model itself has to say that its outputs are classes, since nobody else does."""
 
     @classmethod
-    def of(cls, model_file: Path, accuracy: float, tolerance: str, smaller: str) -> Aim:
+    def of(
+        cls,
+        model_file: Path,
+        accuracy: float,
+        tolerance: str,
+        smaller: str,
+        *,
+        needs_classes: bool = False,
+    ) -> Aim:
         """Return the aim for a model, with the present stamps of the files."""
         stamp = _present(smaller_file(model_file, smaller)) if smaller else ""
-        return cls(accuracy, tolerance, smaller, stamp, _present(model_file))
+        return cls(accuracy, tolerance, smaller, stamp, _present(model_file), needs_classes)
 
     def is_present(self, model_file: Path) -> bool:
         """Whether the files of the aim are still in their places."""
-        return self == Aim.of(model_file, self.accuracy, self.tolerance, self.smaller)
+        return self == self.at_present(model_file)
+
+    def at_present(self, model_file: Path) -> Aim:
+        """Return the aim with the present stamps of the files."""
+        said = self.accuracy, self.tolerance, self.smaller
+        return Aim.of(model_file, *said, needs_classes=self.needs_classes)
 
     def __str__(self) -> str:
-        return " ".join(filter(None, (f"{self.accuracy:.1%}", self.tolerance, self.smaller)))
+        words = f"{self.accuracy:.1%}", self.tolerance, self.smaller
+        by_server = "by BRISK_ACCURACY" if self.needs_classes else ""
+        return " ".join(filter(None, (*words, by_server)))
 
 
 def stamp_text(stamp: Stamp) -> str:
@@ -120,12 +137,14 @@ class LearningRecord:
     copies: tuple[str, ...] = ()
     """The stamps of files of the same bytes, which had the model's place before, or have it in
     another container that shares the cache."""
+    needs_classes: bool = False
 
     @property
     def aim(self) -> Aim:
         return Aim(
             *(self.accuracy, self.tolerance, self.smaller),
             *(self.smaller_stamp, self.model_stamp),
+            self.needs_classes,
         )
 
     def is_for(self, aim: Aim) -> bool:
@@ -150,6 +169,11 @@ class LearningRecord:
     def collects(self) -> bool:
         """Whether samples are wanted, if they find room."""
         return self.stage in (Stage.COLLECTING, Stage.REFUSED) and self.wanted > 0
+
+    @property
+    def is_final(self) -> bool:
+        """Whether nothing is ever learned of this model for this aim: samples are of no use."""
+        return self.stage is Stage.UNFIT or (self.stage is Stage.REFUSED and not self.wanted)
 
     def takes_samples(self, rows: int, size: int, most_bytes: int) -> bool:
         """Whether more samples are of use: not where ``most_bytes`` are full of fewer than those
@@ -227,9 +251,13 @@ def record_file(model_file: Path, environment: Mapping[str, str] = os.environ) -
     return private_folder(model_file, environment) / "learning.json"
 
 
+LOCK = "learning.lock"
+"""The file in a private folder that the process that learns locks."""
+
+
 def lock_file(model_file: Path) -> Path:
     """Return the file that the process that learns for a model locks."""
-    return private_folder(model_file) / "learning.lock"
+    return private_folder(model_file) / LOCK
 
 
 def read_record(
@@ -253,6 +281,7 @@ def read_record(
             model_stamp=str(found.get("model_stamp", "")),
             model_digest=str(found.get("model_digest", "")),
             copies=tuple(map(str, found.get("copies", ()))),
+            needs_classes=bool(found.get("needs_classes", False)),
         )
     except (OSError, ValueError, LookupError, TypeError):
         return None

@@ -4,6 +4,8 @@
 are learned from traffic belong to this machine and may reveal its requests: they lie in the cache
 directory, in a folder of mode 0700 for each model file, with files of mode 0600:
 
+``model.path``: the model file, and, by the note's time, when its traffic was last learned from.
+
 ``samples/``: files of inputs (``brisk.exits.files.sample_files``); their names begin with the time
 they were written (ns, 20 digits), so sorted names are in order of time. The runtime writes and
 bounds them.
@@ -30,12 +32,19 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from brisk.errors import InvalidModelError, may_pass
-from brisk.exits.files.container import digest_at_end, read_header
+from brisk.exits.files.container import digest_at_end, read_header, tapped_values
 from brisk.ownership import make_private
 from brisk.settings import cache_directory
 
 CACHES_SUFFIX = ".caches"
 REFERENCE_SUFFIX = ".reference"
+
+SAMPLES, TRAINING = "samples", "training"
+"""The folders in a private folder of samples, and of what is made of them while it is learned."""
+
+OF_MODEL = "model.path"
+"""The file in a private folder that says of which model it is; its time is that of the last use.
+"""
 
 MADE_OF = "trained_digest"
 """The key in the header of an adapted version with ``digest_at_end`` of the trained file."""
@@ -49,16 +58,36 @@ def caches_file(model_file: Path) -> Path:
 def private_folder(model_file: Path, environment: Mapping[str, str] = os.environ) -> Path:
     """Return the folder of what is learned from a model's traffic; it may not exist."""
     place = hashlib.blake2b(os.fsencode(os.path.realpath(model_file)), digest_size=8).hexdigest()
-    return cache_directory(environment) / "caches" / place
+    return private_folders(environment) / place
+
+
+def private_folders(environment: Mapping[str, str] = os.environ) -> Path:
+    """Return the folder of all models' private ones; it may not exist."""
+    return cache_directory(environment) / "caches"
+
+
+def note_use(model_file: Path) -> None:
+    """Note in the private folder of a model, if there is one, which that is, and that it is used
+    now. Raises OSError."""
+    note = private_folder(model_file) / OF_MODEL
+    with contextlib.suppress(FileNotFoundError):
+        descriptor = os.open(note, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(os.fsencode(os.path.realpath(model_file)))
+
+
+def training_folders() -> Path:
+    """Return the folder of what interrupted trainings leave; it may not exist."""
+    return cache_directory() / TRAINING
 
 
 def training_folder(name: str) -> Path:
     """Return the folder of what an interrupted training leaves; it may not exist."""
-    return cache_directory() / "training" / name
+    return training_folders() / name
 
 
 def samples_folder(model_file: Path, environment: Mapping[str, str] = os.environ) -> Path:
-    return private_folder(model_file, environment) / "samples"
+    return private_folder(model_file, environment) / SAMPLES
 
 
 def adapted_file(model_file: Path, environment: Mapping[str, str] = os.environ) -> Path:
@@ -116,6 +145,7 @@ def make_private_folder(model_file: Path) -> Path:
     """Create the private folder and that of samples if they do not exist. Raises OSError."""
     folder = private_folder(model_file)
     make_private(samples_folder(model_file))
+    note_use(model_file)
     return folder
 
 
@@ -124,6 +154,13 @@ def latest(model_file: Path, environment: Mapping[str, str] = os.environ) -> Pat
     trained = trained_file(model_file, environment)
     adapted = adapted_file(model_file, environment)
     return adapted if adapted.exists() and _descends(adapted, trained, trained) else trained
+
+
+def taps_of_latest(model_file: Path, *, takes_learned: bool = True) -> tuple[str, ...]:
+    """Return the values behind which a model has to stop for the version to serve. There are none
+    for one that was learned from the traffic, unless the entry ``takes_learned`` ones."""
+    is_served = takes_learned or caches_file(model_file).exists()
+    return tapped_values(latest(model_file)) if is_served else ()
 
 
 def is_candidate_outdated(model_file: Path) -> bool:

@@ -8,32 +8,31 @@ versions that have proved themselves.
 from __future__ import annotations
 
 import contextlib
-import sys
+import math
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from brisk.errors import InvalidModelError, UnavailableError
-from brisk.exits.files.container import digest_at_end
+from brisk.errors import UnavailableError
 from brisk.exits.files.learning_record import Aim, stamp_text
 from brisk.exits.files.versions import (
     adapted_file,
     candidate_file,
     is_candidate_outdated,
     latest,
+    learned_file,
+    note_use,
     private_folder,
+    private_folders,
     promote,
-    reference_file,
-    samples_folder,
     take_back,
-    trained_file,
 )
+from brisk.runtime.early_exit.adaptation import Adaptation
 from brisk.runtime.early_exit.first_learning import FirstLearning, is_trained_by_hand
-from brisk.runtime.helper_process import HelperProcess
+from brisk.runtime.early_exit.kept_inputs import delete_inputs, remove_abandoned
 from brisk.runtime.log import LOGGER
 from brisk.runtime.sessions.segment_session import SegmentSession
 from brisk.runtime.sessions.session import Session
@@ -44,75 +43,16 @@ if TYPE_CHECKING:
     from brisk.runtime.sessions.served_caches import ServedCaches
 
 
-_PROCESS = "brisk.runtime.early_exit.adaptation_process"
-
-
-class Adaptation:
-    """Runs the adaptation process, one for all models; none if ``interval_s`` is 0.
-
-    The interval is the time between two retrainings, and the least time from the start of a
-    process that failed to the start of the next process.
-    """
-
-    def __init__(self, interval_s: float) -> None:
-        self._interval_s = interval_s
-        self._process = HelperProcess(_PROCESS)
-        self._task: tuple[tuple[str, str], ...] = ()
-        """The models of the process, each with the digest of its trained caches."""
-        self._is_done = False
-
-    @property
-    def process_id(self) -> int | None:
-        """The id of the adaptation process; None if it is not running."""
-        return self._process.process_id
-
-    def look(self, models: Iterable[Path]) -> None:
-        """Keep a process running for exactly those of ``models`` whose caches can learn."""
-        task = (
-            tuple(sorted(filter(None, map(_learnable, set(models))))) if self._interval_s else ()
-        )
-        if task != self._task:
-            self.end()
-            self._task, self._is_done = task, False
-            if task and find_spec("torch") is None:
-                self._is_done = True
-                LOGGER.info(
-                    "learned caches stay as they were trained: to learn from the traffic takes "
-                    f"torch, which {sys.executable} does not have (brisk-triton[train])"
-                )
-        if self._process.process_id is not None:
-            status = self._process.ended()
-            if status is None:
-                return
-            self._is_done = status == 0
-            if status:
-                LOGGER.warning(f"the adaptation of learned caches ended with status {status}")
-        if task and not self._is_done and self._process.age_s >= self._interval_s:
-            self._process.start("--interval", str(self._interval_s), *(model for model, _ in task))
-
-    def end(self) -> None:
-        """End the process. The files that it publishes are complete wherever it is ended."""
-        if self._process.process_id is not None:
-            self._process.end()
-            self._process = HelperProcess(_PROCESS)  # a new one may start at once
-
-
-def _learnable(model: Path) -> tuple[str, str] | None:
-    """Return the model and the digest of its trained caches. Return None unless it has caches,
-    their training data, and samples."""
-    try:
-        trained = digest_at_end(trained_file(model))
-    except (FileNotFoundError, InvalidModelError):
-        return None
-    if not reference_file(model).exists() or not any(samples_folder(model).glob("*.npz")):
-        return None
-    return str(model), trained
-
-
 LOOK_S = 1.0
 
 RETRY_S = 60.0
 """The time after which files are read again where one could not be."""
+
+LEFT_S = 60.0
+"""The time from the load of an entry that asks for nothing, or from the end of one that asked, to
+the end of what is kept of the model's traffic."""
+
+SWEPT_EVERY_S = 24 * 3600.0
 
 Stamp = tuple[str, int, int, int] | None
 """Path, inode, size and time of change of a file; None: there is no file."""
@@ -168,6 +108,11 @@ class CacheWatch:
         self._look_s = look_s
         self._lock = threading.Lock()
         self._watched: list[_Watched] = []
+        self._left: list[tuple[Session, float]] = []
+        """Sessions whose entries ask for nothing to be learned, and when they were loaded, or
+        when another entry of the file last asked."""
+        self._swept_s = -math.inf
+        """When folders of models that are gone were last looked for."""
         self._newest: dict[Path, _Watched] = {}
         """The last that learns of those with one folder, which alone decides what is learned."""
         self._thread: threading.Thread | None = None
@@ -176,7 +121,7 @@ class CacheWatch:
         """Read the session's caches. Any thread.
 
         Return None if no caches fit, or if they were learned and nobody asks for that (``aim`` is
-        None), for another tolerance, or with a smaller model that the aim no longer has.
+        None), or for something else (``is_asked_for``).
         """
         path = latest(session.path)
         if not path.exists():
@@ -211,14 +156,20 @@ class CacheWatch:
                 _try(session, self._first.keep, aim)
         self._follow(_Watched(session, caches.stamp, caches.version, aim=aim))
 
-    def collect(self, session: Session, aim: Aim) -> None:
+    def collect(self, session: Session, aim: Aim | None) -> None:
         """Learn caches for ``aim`` from the session's traffic, and serve them. Any thread.
 
+        Without an aim, delete what is kept of the traffic unless another session has one.
         Precondition: no caches fit the session. Without ``first`` this does nothing.
         """
         if self._first is None:
             return
-        if not isinstance(session, SegmentSession):
+        if aim is None:
+            if self._adaptation is not None and private_folders().is_dir():
+                with self._lock:
+                    self._left.append((session, time.monotonic()))
+                    self._begin()
+        elif not isinstance(session, SegmentSession):
             session.caches.learning = (
                 "not for this model: ONNX Runtime's segments alone have exits"
             )
@@ -233,9 +184,13 @@ class CacheWatch:
     def _follow(self, watched: _Watched) -> None:
         with self._lock:
             self._watched.append(watched)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="brisk-caches", daemon=True)
-                self._thread.start()
+            self._begin()
+
+    def _begin(self) -> None:
+        """Start the thread unless it runs. The lock is held."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="brisk-caches", daemon=True)
+            self._thread.start()
 
     def _run(self) -> None:
         while True:
@@ -260,6 +215,33 @@ class CacheWatch:
                     self._adaptation.look(each.session.path for each in watched)
                 except OSError as error:
                     LOGGER.warning(f"learned caches cannot learn: {error}")
+                try:
+                    self._delete_inputs(watched)
+                except OSError as error:
+                    LOGGER.warning(f"inputs that nobody learns from cannot be deleted: {error}")
+
+    def _delete_inputs(self, watched: list[_Watched]) -> None:
+        """Delete inputs of which nobody asks to learn any more, and once a day what belongs to
+        models that are gone. Raises OSError.
+
+        A session's predecessor, which may have asked, is closed some time after its load; other
+        entries of the model are loaded beside it.
+        """
+        now_s, asking = time.monotonic(), {each.folder for each in watched}
+        with self._lock:
+            left = [
+                (session, now_s if private_folder(session.path) in asking else at_s)
+                for session, at_s in self._left
+                if not session.table.is_closed
+            ]
+            due = [session for session, at_s in left if now_s - at_s >= LEFT_S]
+            self._left = [each for each in left if each[0] not in due]
+        for session in due:
+            note_use(session.path)
+            delete_inputs(session.path)
+        if now_s - self._swept_s >= SWEPT_EVERY_S:
+            self._swept_s = now_s
+            remove_abandoned(each.session.path for each in watched)
 
     def _look(self, watched: _Watched) -> None:
         session = watched.session
@@ -269,10 +251,14 @@ class CacheWatch:
             if newest.aim == watched.aim:
                 progress = self._first.look(session.path, watched.aim, session.threads)
             session.caches.collects, session.caches.learning = progress
+        if self._first is not None and not self._first.is_on:
+            self._first.drop(session.path)
         while session.caches.changes:
             change = session.caches.changes.popleft()
+            if change is Change.WITHDRAWN and _withdrew_learned(watched):
+                continue  # by either worker: the other one sees that the file is gone
             if self._adaptation is None:
-                continue  # only the foreground worker changes the files
+                continue  # only the foreground worker changes the other files
             if change is Change.PROMOTED and is_candidate_outdated(session.path):
                 continue  # other caches have been written since: they are read below
             _keep(session.path, change)
@@ -298,8 +284,8 @@ class CacheWatch:
             watched.served = stamp
             version = _kept_to(watched.aim, session.path, found)
             if found is not None or stamp is None:  # else they cannot be read: the last go on
-                watched.last = version
-                session.caches.bring(version)
+                watched.last, watched.tried = version, None
+                session.caches.bring(version)  # which forgets the candidate: it is tried again
                 what = "gone" if found is None else "not what the entry asks for, and not served"
                 what = what if version is None else "served"
                 LOGGER.info(f"caches '{path}' are {what} from now on")
@@ -355,17 +341,25 @@ def _try(session: SegmentSession, note: Callable[[Path, Aim], None], aim: Aim) -
 
 
 def _kept_to(aim: Aim | None, model: Path, version: ServedCaches | None) -> ServedCaches | None:
-    """Return ``version``; None if it was learned, but not for ``aim``: nobody asks for it, or for
-    another tolerance, or with a smaller model that the aim no longer has."""
+    """Return ``version``; None if it was learned, but not for ``aim`` (``is_asked_for``)."""
     if version is None or is_trained_by_hand(model):
         return version
     if aim is None:
         return None
-    from brisk.exits.cascade import SMALLER  # imported already by who has caches
+    from brisk.exits.cascade import is_asked_for  # imported already by who has caches
 
-    is_same = str(version.cascade.scores.tolerance or "") == aim.tolerance
-    has_smaller = any(exit_.variant == SMALLER for exit_ in version.cascade.exits)
-    return version if is_same and (aim.smaller or not has_smaller) else None
+    return version if is_asked_for(version.cascade, version.base.graph, aim) else None
+
+
+def _withdrew_learned(watched: _Watched) -> bool:
+    """Whether the version served is the one learned from the traffic alone; its file is deleted
+    then, unless another one has been learned since. The next load learns anew."""
+    learned = learned_file(watched.session.path)
+    if watched.served is None or watched.served[0] != str(learned):
+        return False
+    if _stamp(learned) == watched.served:
+        learned.unlink(missing_ok=True)
+    return True
 
 
 def _keep(model: Path, change: Change) -> None:

@@ -26,6 +26,7 @@ from brisk.exits.files.learning_record import (
     record_file,
     write_record,
 )
+from brisk.exits.files.sample_files import delete_samples
 from brisk.exits.files.versions import (
     adapted_file,
     caches_file,
@@ -34,6 +35,7 @@ from brisk.exits.files.versions import (
     learned_file,
     previous_file,
 )
+from brisk.runtime.early_exit.kept_inputs import delete_inputs
 from brisk.runtime.helper_process import HelperProcess
 from brisk.runtime.log import LOGGER
 
@@ -57,7 +59,7 @@ class FirstLearning:
 
     def __init__(self, most_bytes: int, *, is_on: bool, learns: bool) -> None:
         self._most_bytes = most_bytes
-        self._is_on = is_on
+        self.is_on = is_on
         self._learns = learns
         self._process = HelperProcess("brisk.runtime.early_exit.learning_process")
         self._learner: Path | None = None
@@ -79,9 +81,9 @@ class FirstLearning:
     def look(self, model: Path, aim: Aim, threads: int) -> tuple[bool, str]:
         """Return whether samples of ``model``'s runs are wanted, and its progress as text.
 
-        Start the learning process if it is due in this worker.
+        Start the learning process if it is due in this worker; delete samples that are of no use.
         """
-        if not self._is_on:
+        if not self.is_on:
             return False, "off: BRISK_SAMPLED_SHARE is 0"
         if self._aims.get(model) != aim:  # another promise, or another file
             self._aims[model] = aim
@@ -98,9 +100,13 @@ class FirstLearning:
         rows, size = self._count(model)
         takes = record is not None and record.takes_samples(rows, size, self._most_bytes)
         is_there = latest(model).exists()
+        is_withdrawn = record is not None and record.stage is Stage.SERVED and not is_there
+        if record is not None and record.is_final and not is_there:
+            self.drop(model)
         if self._learns:
             self._follow_process()
-            self._go_on(model, aim, threads, record, rows, size)
+            if not is_withdrawn:
+                self._go_on(model, aim, threads, record, rows, size)
         if self._failures.get(model, 0) >= MOST_FAILURES:
             return False, (
                 f"given up: the process that learns has failed {MOST_FAILURES} times, for reasons "
@@ -110,7 +116,7 @@ class FirstLearning:
             return (False, "") if record is None else (takes, record.words(rows))
         if record is None:
             return False, "is looked at"
-        if record.stage is Stage.SERVED:
+        if is_withdrawn:
             return False, "withdrawn: what was learned is gone; a new load begins anew"
         if record.collects and find_spec("torch") is None:
             return False, f"learning takes torch, which {sys.executable} does not have"
@@ -118,7 +124,8 @@ class FirstLearning:
 
     def begin(self, model: Path, aim: Aim) -> None:
         """Note that ``model`` was loaded and no caches fit it: try again what has failed. Delete
-        the files of what was learned, since they do not fit, or of what was withdrawn.
+        the files of what was learned, since they do not fit, or of what was withdrawn; with it the
+        samples, of which the same would be learned again.
 
         While a process learns for the model, perhaps of another container, the files are its own
         and stay. Any thread. Raises OSError.
@@ -143,14 +150,26 @@ class FirstLearning:
             _stamp(model, aim)
 
     def _delete(self, model: Path, aim: Aim) -> None:
-        """Delete all files learned for ``model``. The record stays if it says that the samples are
-        of another file of the model: the process that replaces it deletes these."""
+        """Delete all files learned for ``model``, and the samples if it was withdrawn. The record
+        stays if it says that the samples are of another file of the model: the process that
+        replaces it deletes these."""
         files = [learned_file(model), adapted_file(model), candidate_file(model)]
         record = read_record(model)
+        if not latest(model).exists():
+            delete_samples(model)
         if record is None or not record.is_of_another_file(aim):
             files.append(record_file(model))
         for file in (*files, previous_file(model)):
             file.unlink(missing_ok=True)
+
+    def drop(self, model: Path) -> None:
+        """Delete the samples of ``model``, if it has any: nothing is learned from them any more.
+
+        Only the worker that learns does so. Raises OSError.
+        """
+        if self._learns and self._count(model)[1]:
+            delete_inputs(model)
+            self._counted.pop(model, None)
 
     def forget(self, models: set[Path]) -> None:
         """End the process unless it learns for one of ``models``, those still served."""
@@ -191,6 +210,7 @@ class FirstLearning:
         arguments = ["--accuracy", str(aim.accuracy), "--threads", str(threads)]
         arguments += ["--tolerance", aim.tolerance, "--smaller", aim.smaller]
         arguments += ["--model-stamp", aim.model_stamp, "--smaller-stamp", aim.smaller_stamp]
+        arguments += ["--needs-classes"] * aim.needs_classes
         self._started_s[model] = now_s
         self._process.start(str(model), *arguments)
         self._learner = model

@@ -4,13 +4,14 @@
 --model-stamp S --smaller-stamp S``
 
 With ``--tolerance T`` values within that count as the model's own; with ``--smaller FILE`` the
-model in that file beside it may answer, too. The stamps are those of the files that were loaded
-(``stamp_text``): if other ones lie in their places now, nothing is done. Without a record of the
-model (``brisk.exits.files.learning_record``) it checks whether the model can have early answers at
-all.
-Else it takes the samples that workers have written, learns from the older ones, proves the promise
-on the newest, and writes caches that save time for the workers to serve. It lives as long as the
-worker that started it, at the lowest priority. Files are whole wherever it is killed.
+model in that file beside it may answer, too; with ``--needs-classes`` nothing is learned unless
+the model itself says that its outputs are classes. The stamps are those of the files that were
+loaded (``stamp_text``): if other ones lie in their places now, nothing is done. Without a record
+of the model (``brisk.exits.files.learning_record``) it checks whether the model can have early
+answers at all. Else it takes the samples that workers have written, learns from the older ones,
+proves the promise on the newest, and writes caches that save time for the workers to serve. It
+lives as long as the worker that started it, at the lowest priority. Files are whole wherever it is
+killed.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ from brisk.exits.files.learning_record import (
 from brisk.exits.files.sample_files import count_again, delete_samples, read_samples_file
 from brisk.exits.files.versions import (
     REFERENCE_SUFFIX,
+    TRAINING,
     latest,
     learned_file,
     make_private_folder,
@@ -64,7 +66,7 @@ from brisk.exits.files.versions import (
     samples_folder,
 )
 from brisk.exits.model_graph import ModelGraph, can_be_fed, can_have_caches, read_graph
-from brisk.exits.scores import find_scores, find_values
+from brisk.exits.scores import find_scores, find_values, may_be_shares, uncertain
 from brisk.settings import tolerance
 
 if TYPE_CHECKING:
@@ -107,12 +109,14 @@ def main() -> int:
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--model-stamp", required=True)
     parser.add_argument("--smaller-stamp", required=True)
+    parser.add_argument("--needs-classes", action="store_true")
     given = parser.parse_args()
     start_logging()
     model = given.model
     aim = Aim(
         *(given.accuracy, given.tolerance, given.smaller),
         *(given.smaller_stamp, given.model_stamp),
+        given.needs_classes,
     )
     if not aim.is_present(model):
         LOGGER.info(f"nothing is learned of {model}: its files are others than the loaded ones")
@@ -127,7 +131,8 @@ def main() -> int:
             LOGGER.info(f"nothing is learned of {model}: its files were replaced meanwhile")
             return OTHER_FILES
         write_record(model, record)
-    LOGGER.info(f"early answers of {model} for {aim.accuracy:.1%}: {record.words(0)}")
+    words = record.words(collected(model)[0])
+    LOGGER.info(f"early answers of {model} for {aim.accuracy:.1%}: {words}")
     return 0
 
 
@@ -161,14 +166,17 @@ def _of_present_file(model: Path, record: LearningRecord, aim: Aim) -> LearningR
 
 def look_at(model: Path, aim: Aim) -> LearningRecord:
     """Return a record that says whether the model can have early answers."""
-    tolerated = aim.tolerance
+    kept_to = aim.tolerance
     try:
         graph = read_graph(model)
-        if tolerated:
-            find_values(graph, tolerance(tolerated))
+        scores = find_values(graph, tolerance(kept_to)) if kept_to else find_scores(graph)
+        if aim.needs_classes and not (scores.is_certain or may_be_shares(graph, scores)):
+            raise uncertain(scores, graph.name)
         if aim.smaller:
-            _check_smaller(aim, graph)
-        if not _has_points(graph, tolerated) and not can_be_fed(graph):
+            from brisk.exits.learning.smaller import check_smaller
+
+            check_smaller(smaller_file(graph.path, aim.smaller), graph, scores)
+        if not _has_points(graph, kept_to) and not can_be_fed(graph):
             raise InvalidModelError(
                 "there is no value at which rows could leave it, and int8, the other way, reads "
                 "tensors of numbers with rows alone"
@@ -176,15 +184,6 @@ def look_at(model: Path, aim: Aim) -> LearningRecord:
     except BriskError as error:
         return LearningRecord(Stage.UNFIT, reason=_brief(error), **aim._asdict())
     return _collecting(aim)
-
-
-def _check_smaller(aim: Aim, graph: ModelGraph) -> None:
-    """Raise InvalidModelError if the aim's smaller model cannot answer for this one."""
-    from brisk.exits.learning.smaller import check_smaller
-
-    kept_to = aim.tolerance
-    scores = find_values(graph, tolerance(kept_to)) if kept_to else find_scores(graph)
-    check_smaller(smaller_file(graph.path, aim.smaller), graph, scores)
 
 
 def _has_points(graph: ModelGraph, tolerated: str) -> bool:
@@ -206,7 +205,7 @@ def learn(model: Path, record: LearningRecord, threads: int) -> LearningRecord:
         graph = read_graph(model)
     except BriskError as error:
         return dataclasses.replace(record, stage=Stage.UNFIT, wanted=0, reason=_brief(error))
-    folder = private_folder(model) / "training"
+    folder = private_folder(model) / TRAINING
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700)
     try:
@@ -306,6 +305,7 @@ def _search(
         smaller=smaller_file(graph.path, aim.smaller) if aim.smaller else None,
         threads=threads,
         seed=SEED,
+        needs_classes=aim.needs_classes,
         proves_newest=True,
         hidden_bytes=HIDDEN_BYTES,
     )

@@ -121,8 +121,8 @@ class SessionEntry:
         requester, is_asked = self.requester, self.bindings or not self.pipelines
         if not requester.accuracy_ppm or requester.states or not is_asked:
             return None
-        accuracy = requester.accuracy_ppm / 1e6
-        return Aim.of(Path(requester.path), accuracy, requester.tolerance, requester.smaller)
+        asked = requester.accuracy_ppm / 1e6, requester.tolerance, requester.smaller
+        return Aim.of(Path(requester.path), *asked, needs_classes=requester.needs_classes)
 
     @property
     def is_settled(self) -> bool:

@@ -224,12 +224,11 @@ class Loader:
         entry.begin()
         try:
             return load_session(
-                entry.path,
-                self._device,
-                self._threads,
+                *(entry.path, self._device, self._threads),
                 None if self._artefacts is ArtefactUse.OFF else _reject,
                 self._yielding.yield_to_urgent,
                 entry.requester.tuning,
+                takes_learned=entry.aim is not None,
             )
         except BriskError as error:
             return error
@@ -295,7 +294,7 @@ class Loader:
             entry.reach(LoadState.SETTLED if preparer is None else LoadState.WARM)
         if caches is not None and not table.is_closed:
             self._caches.serve(session, caches, entry.aim)
-        elif is_warm and entry.aim is not None:
+        elif is_warm:
             self._caches.collect(session, entry.aim)
         if self._later.is_empty():  # no other session waits for this
             make_private(self._pause)

@@ -269,4 +269,5 @@ def _early_answers(requester: LoadModel) -> str:
     """
     if not requester.accuracy_ppm or is_trained_by_hand(Path(requester.path)):
         return ""
-    return f":{requester.accuracy_ppm}:{requester.tolerance}:{requester.smaller}"
+    asked = requester.accuracy_ppm, requester.tolerance, requester.smaller
+    return ":".join(map(str, ("", *asked, requester.needs_classes)))

@@ -22,13 +22,16 @@ def load_session(
     reject: Callable[[ArtefactError], None] | None,
     before_each: BeforeEach | None = None,
     tuning: SessionTuning = SessionTuning(),  # noqa: B008  # immutable
+    *,
+    takes_learned: bool = True,
 ) -> Session:
     """Make the model at ``path`` runnable, and let loader threads load its segments.
 
     ``threads``: the number that run it. ``reject`` is called with the reason why an artefact
     cannot be used, maybe later and in another thread; None: artefacts are not looked for. Loader
-    threads call ``before_each`` before a segment. ``tuning``: of ONNX Runtime's sessions. Raises
-    InvalidModelError and similar errors if the model cannot be served."""
+    threads call ``before_each`` before a segment. ``tuning``: of ONNX Runtime's sessions.
+    ``takes_learned``: the model may be served with caches that were learned from its traffic.
+    Raises InvalidModelError and similar errors if the model cannot be served."""
     started_ns = time.monotonic_ns()
     session: Session
     if device != "cpu":
@@ -38,7 +41,9 @@ def load_session(
     else:
         from brisk.runtime.sessions.segment_session import load_segment_session
 
-        session = load_segment_session(path, threads, reject, before_each, tuning)
+        session = load_segment_session(
+            path, threads, reject, before_each, tuning, takes_learned=takes_learned
+        )
     try:
         for variable in (*session.inputs, *session.outputs):
             _check_tensor(variable)

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from brisk.artefacts import content
 from brisk.errors import ArtefactError, InvalidModelError
-from brisk.exits.files.container import tapped_values
-from brisk.exits.files.versions import latest
+from brisk.exits.files.versions import taps_of_latest
 from brisk.runtime.log import LOGGER
 from brisk.runtime.sessions.attempts import MOST_DEATHS, exchange_attempt
 from brisk.runtime.sessions.identity import copy_at
@@ -192,11 +191,14 @@ def load_segment_session(
     reject: Callable[[ArtefactError], None] | None,
     before_each: BeforeEach | None,
     tuning: SessionTuning = SessionTuning(),  # noqa: B008  # immutable
+    *,
+    takes_learned: bool = True,
 ) -> SegmentSession:
     """Load a CPU session (``load_session``). Raises InvalidModelError if ONNX Runtime refuses."""
     started_ns = clock_ns()
     with without_collections():
-        plain = OwnFile(path, threads, tapped_values(latest(path)), tuning, copy_at(path))
+        taps = taps_of_latest(path, takes_learned=takes_learned)
+        plain = OwnFile(path, threads, taps, tuning, copy_at(path))
         file = plain.cut_as_published()
         source: Source | None = None
         arrival: ModelArrival | None = None

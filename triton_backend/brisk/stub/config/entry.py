@@ -26,7 +26,12 @@ from brisk.stub.config.field_support import (
     is_first_instance,
     keeps_answers,
 )
-from brisk.stub.config.parameters import SMALLER_MODEL, Parameters, parse_parameters
+from brisk.stub.config.parameters import (
+    SMALLER_MODEL,
+    Parameters,
+    needs_classes,
+    parse_parameters,
+)
 from brisk.stub.config.session_tuning import read_tuning
 
 if TYPE_CHECKING:
@@ -104,6 +109,7 @@ def read_entry(
             accuracy_ppm=parameters.accuracy_ppm if answers_early else 0,
             tolerance=parameters.tolerance,
             smaller=_smaller_model(model_path, parameters),
+            needs_classes=needs_classes(parameters, config),
         ),
         device=device,
         outputs=tuple(output["name"] for output in config.get("output", ())),

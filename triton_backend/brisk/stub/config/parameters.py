@@ -48,6 +48,9 @@ class Parameters(NamedTuple):
     """See ``LoadModel``."""
     smaller_model: str
     """The file of a smaller model in the version's directory; empty: there is none."""
+    leaves_open: bool
+    """Whether it is the server alone that asks for early answers (``BRISK_ACCURACY``), so that the
+    parameters do not say what the outputs are."""
     foreign: tuple[str, ...]
     """The names of parameters that are not Brisk's, listed once in the log."""
     ignored_onnxruntime: tuple[str, ...]
@@ -218,11 +221,21 @@ def parse_parameters(parameters: Mapping[str, Any], taken: Collection[str] = ())
         values[ACCURACY] if ACCURACY in values else accuracy_ppm(),
         values.get(TOLERANCE, ""),
         values.get(SMALLER_MODEL, ""),
+        leaves_open="brisk_accuracy" not in values
+        and "brisk_tolerance" not in values
+        and accuracy_ppm() > 0,
         foreign=tuple(
             name for name in others if name not in (*ONNXRUNTIME_PARAMETERS, INPUTS_ON_CPU)
         ),
         ignored_onnxruntime=tuple(name for name in others if name in ONNXRUNTIME_PARAMETERS),
     )
+
+
+def needs_classes(said: Parameters, config: Mapping[str, Any]) -> bool:
+    """Return ``LoadModel.needs_classes`` of an entry: a file with labels of an output says that
+    these are classes."""
+    outputs = config.get("output", ())
+    return said.leaves_open and not any(each.get("label_filename") for each in outputs)
 
 
 def _unknown(name: str) -> str:

@@ -165,6 +165,7 @@ def _train(
     """Train caches, print what came of it, and write them; return whether there are any."""
     from rich.console import Console
 
+    from brisk.artefacts.store import locked
     from brisk.cli.views.caches import RichProgress, bars, print_exploration, print_outcome
     from brisk.exits.cascade_file import unchanged
     from brisk.exits.exploration import explore, explore_whole
@@ -175,15 +176,16 @@ def _train(
     with unchanged(subject.file) as digest, bars(console) as drawn:
         folder = _work_folder(digest, subject.scores, groups, more, settings.seed)
         progress = RichProgress(drawn)
-        if subject.is_whole:
-            whole = explore_whole(
-                subject.file, groups, subject.tolerance, settings, progress, folder
-            )
-            cascade, reason, verification = whole.cascade, whole.reason, whole.verification
-        else:
-            explored = explore(subject.file, samples, folder, settings, more, progress)
-            cascade, reason = explored.cascade, explored.reason
-            verification = explored.verification
+        with locked(folder):  # `brisk cache clear` leaves it
+            if subject.is_whole:
+                whole = explore_whole(
+                    subject.file, groups, subject.tolerance, settings, progress, folder
+                )
+                cascade, reason, verification = whole.cascade, whole.reason, whole.verification
+            else:
+                explored = explore(subject.file, samples, folder, settings, more, progress)
+                cascade, reason = explored.cascade, explored.reason
+                verification = explored.verification
     if not subject.is_whole:
         print_exploration(console, explored)
     print_outcome(console, cascade, verification)
