@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import shutil
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -73,7 +72,7 @@ def remove_abandoned(used: Iterable[Path]) -> None:
             continue
         with locked(folder / LOCK, FOR_ALL_MACHINES) as is_alone:
             if is_alone:
-                shutil.rmtree(folder, ignore_errors=True)
+                _remove(folder)
                 LOGGER.info(f"what was learned of {model} is removed: the file is gone")
 
 
@@ -115,5 +114,11 @@ def _removed(folder: Path, before_s: float) -> int:
     states = [each.lstat() for each in (folder, *folder.rglob("*"))]
     if max(state.st_mtime for state in states) > before_s:
         return 0
-    shutil.rmtree(folder, ignore_errors=True)
+    _remove(folder)
     return sum(state.st_size for state in states)
+
+
+def _remove(folder: Path) -> None:
+    import shutil  # a start does without it
+
+    shutil.rmtree(folder, ignore_errors=True)
