@@ -12,6 +12,8 @@ from onnx import TensorProto, helper
 from typer.testing import CliRunner
 
 from brisk.cli.application import application
+from brisk.doctor.deployment import Severity
+from brisk.doctor.installation import artefacts
 from brisk.errors import InvalidConfigurationError, InvalidModelError
 from brisk.exits.files.learning_record import Aim, LearningRecord, Stage, write_record
 from brisk.exits.files.versions import (
@@ -23,6 +25,7 @@ from brisk.exits.files.versions import (
 from brisk.runtime.sessions.segment_session import load_segment_session
 from brisk.segments.model import cutting
 from brisk.segments.prepared.form import find_prepared
+from support.deployments import deployment
 from support.exits.exits_model import make_model
 from support.models.segment_models import chain, info, save
 
@@ -284,3 +287,19 @@ def test_exits_are_told_only_if_the_entry_is_served_with_them(
     assert any("cut for them" in line for line in lines)
     (tmp_path / "net" / "config.pbtxt").write_text("")
     assert not any("cut for them" in line for line in explained(tmp_path / "net"))
+
+
+@pytest.mark.parametrize("asks", [False, True])
+def test_a_form_is_prepared_for_what_the_entry_is_served_with(tmp_path: Path, asks: bool) -> None:
+    version = tmp_path / "net" / "1"
+    version.mkdir(parents=True)
+    made = make_model(version / "model.onnx")
+    make_private_folder(made.file)
+    caches_file(made.file).rename(learned_file(made.file))
+    said = 'parameters { key: "brisk_accuracy" value { string_value: "0.97" } }'
+    (tmp_path / "net" / "config.pbtxt").write_text(said if asks else "")
+    assert CliRunner().invoke(application, ["prepare", str(tmp_path / "net")]).exit_code == 0
+    forms = [find_prepared(made.file, taps) is not None for taps in (made.cascade.taps, ())]
+    assert forms == [asks, not asks]
+    (finding,) = artefacts(deployment(tmp_path, repositories=(tmp_path,), environment=os.environ))
+    assert finding.verdict is Severity.GOOD

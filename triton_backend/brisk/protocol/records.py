@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias, get_args
 from brisk.protocol.status import Status
 from brisk.tuning import SessionTuning
 
-PROTOCOL_VERSION = 26
+PROTOCOL_VERSION = 27
 
 DEFAULT_MAX_RUN_NS = 600_000_000_000
 

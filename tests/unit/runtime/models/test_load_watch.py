@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from brisk.errors import InvalidModelError
+from brisk.exits.files.learning_record import Aim
 from brisk.runtime.early_exit.cache_watch import CacheWatch
 from brisk.runtime.models import loader as loader_module
 from brisk.runtime.models.entry import LoadOutcome, SessionEntry
@@ -20,6 +21,7 @@ from brisk.runtime.sessions.session import Session
 from brisk.runtime.settings import ArtefactUse
 from brisk.segments.table import SegmentTable
 from support.runtime.requests import NotingLoader, a_model
+from support.runtime.runtime_process import quick_model
 from support.waiting import wait_until
 
 
@@ -149,3 +151,26 @@ def test_who_asked_for_a_load_that_takes_too_long_is_told_so(
         assert "takes longer than 0.05 s (BRISK_MAX_LOAD_S)" in str(outcome.error)
     finally:
         ended.set()
+
+
+@pytest.mark.parametrize("accuracy_ppm", [0, 970_000])
+def test_behind_a_load_it_is_said_what_its_entry_asks_to_learn(
+    tmp_path: Path, accuracy_ppm: int
+) -> None:
+    """Nothing, too: what is kept of the model's traffic goes then."""
+    told: list[Aim | None] = []
+
+    class Watch(CacheWatch):
+        def collect(self, session: Session, aim: Aim | None) -> None:
+            told.append(aim)
+
+    model = quick_model(tmp_path / "model.onnx")
+    loader = Loader("cpu", 1, lambda: None, ArtefactUse.OFF, Watch(None), 60.0, RunsInProgress())
+    requester = a_model(model)._replace(accuracy_ppm=accuracy_ppm)
+    loader.load(SessionEntry("key", model, requester))
+    wait_until(lambda: bool(told), "the end of the load")
+    assert told == [Aim.of(model, 0.97, "", "") if accuracy_ppm else None]
+    outcome = loader.outcomes.popleft()
+    assert isinstance(outcome, LoadOutcome)
+    assert outcome.session is not None
+    outcome.session.close()

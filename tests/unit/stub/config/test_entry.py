@@ -171,3 +171,17 @@ def test_a_smaller_model_lies_in_the_version_s_directory(tmp_path: Path) -> None
     config = {"parameters": {"brisk_smaller_model": {"string_value": "../small.onnx"}}}
     with pytest.raises(InvalidModelError, match="leads outside the model's folder"):
         read_entry(arguments(tmp_path, config))
+
+
+def test_what_the_server_alone_asks_for_is_handed_on_as_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_file(tmp_path / "3" / "model.onnx")
+    monkeypatch.setenv("BRISK_ACCURACY", "0.97")
+    model = read_entry(arguments(tmp_path, {})).model
+    assert (model.accuracy_ppm, model.needs_classes) == (970_000, True)
+    labels = {"output": [{"name": "y", "label_filename": "kinds.txt"}]}
+    assert not read_entry(arguments(tmp_path, labels)).model.needs_classes
+    said = {"parameters": {"brisk_accuracy": {"string_value": "0.98"}}}
+    model = read_entry(arguments(tmp_path, said)).model
+    assert (model.accuracy_ppm, model.needs_classes) == (980_000, False)
