@@ -176,6 +176,14 @@ def test_without_a_descriptor_precedence_is_taken_at_the_next_change() -> None:
     assert not made
     precedence.follow(True)
     assert made == [-7]
-    with no_descriptor_left():
-        assert precedence.stand_aside(0) == frozenset()
+    ended = threading.Event()
+    other = threading.Thread(target=ended.wait)
+    other.start()
+    assert other.native_id is not None
+    try:
+        with no_descriptor_left():
+            assert precedence.stand_aside(other.native_id) == frozenset()
+    finally:
+        ended.set()
+        other.join()
     assert not told
