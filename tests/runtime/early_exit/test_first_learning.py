@@ -250,7 +250,7 @@ def test_of_a_model_without_classes_nothing_is_kept(place: RuntimePaths, tmp_pat
             lambda: learning(place, file).startswith("not for this model: "),
             "a process that has looked at the model",
         )
-        assert "a tolerance has to say which values" in learning(place, file)
+        assert "this model: set brisk_tolerance in the entry" in learning(place, file)
     assert collected(file) == (0, 0)
 
 

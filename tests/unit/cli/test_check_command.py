@@ -12,10 +12,12 @@ from typing import Any
 
 import pytest
 from google.protobuf import json_format, text_format
+from onnx import TensorProto
 
 from brisk.cli import main
 from brisk.view.entry_text import SCHEMA
-from support.server.contradictions import CONTRADICTIONS, config, saved
+from brisk.view.plan import A_GPU
+from support.server.contradictions import CONTRADICTIONS, config, saved, tensor
 
 
 def check(*arguments: str | Path) -> tuple[int, str, str]:
@@ -125,6 +127,41 @@ def test_entries_of_other_backends_are_left_alone(tmp_path: Path) -> None:
     (entry / "config.pbtxt").write_text('backend: "python"')
     status, (found,) = remarks(tmp_path)
     assert (status, found["severity"]) == (0, "information")
+    assert "it is not for Brisk: " in found["text"]
+    assert "a server without the backend 'python' refuses it" in found["text"]
+
+
+def test_an_entry_that_asks_to_learn_what_cannot_be_learned_is_warned_of(tmp_path: Path) -> None:
+    image = (TensorProto.FLOAT, ["b", 4, 2])
+    said = config(
+        tensor("x", "FP32", [4, 2]),
+        y=tensor("y", "FP32", [4, 2]),
+        parameters={"brisk_accuracy": {"string_value": "0.97"}},
+    )
+    entry = write(tmp_path, "net", said)
+    saved(entry / "1", [("x", *image)], [("y", *image)])
+    status, (found,) = remarks(tmp_path)
+    assert (status, found["version"], found["severity"]) == (0, 1, "warning")
+    assert found["text"].startswith(
+        "no early answers are learned: not for this model: set brisk_tolerance in the entry"
+    )
+
+
+def test_all_wrong_parameters_are_reported_at_once(tmp_path: Path) -> None:
+    values = {"brisk_max_class": "Realtime", "intra_op_thread_count": "two"}
+    said = {name: {"string_value": value} for name, value in values.items()}
+    write(tmp_path, "net", config(parameters=said))
+    status, (found,) = remarks(tmp_path)
+    assert (status, found["severity"]) == (1, "problem")
+    for name, value in values.items():
+        assert re.search(f"{name} must be .*, not '{value}'", found["text"])
+
+
+@pytest.mark.skipif(A_GPU.exists(), reason="needs a machine without a GPU")
+def test_a_group_of_a_gpu_that_is_not_here_is_told_with_what_a_load_does(tmp_path: Path) -> None:
+    write(tmp_path, "net", config(instance_group=[{"kind": "KIND_GPU", "count": 1}]))
+    _, found = remarks(tmp_path)
+    assert "where there is none a load of it is refused" in found[0]["text"]
 
 
 @pytest.mark.parametrize(

@@ -341,8 +341,9 @@ def test_a_model_that_does_not_classify_is_refused_before_data_is_read(
     (tmp_path / "data.npz").write_bytes(b"not even data")
     answer = train(entry)
     assert isinstance(answer.exception, InvalidModelError)
-    assert str(answer.exception).startswith("model 'entry' has no class scores")
-    assert "a tolerance has to say which values count" in str(answer.exception)
+    assert str(answer.exception).startswith("set brisk_tolerance in the entry")
+    assert "model 'entry' has no class scores" in str(answer.exception)
+    assert "a tolerance that says which values count" in str(answer.exception)
     assert '--tolerance "cosine 0.99"' in str(answer.exception)
 
 

@@ -111,10 +111,10 @@ def find_scores(graph: ModelGraph, wanted: str | None = None) -> Scores:
     outputs = ", ".join(variable.name for variable in graph.outputs)
     named = f"'{asked}'" if asked else "float32 [batch, classes]"
     raise InvalidModelError(
-        f"model '{graph.name}' has no class scores that all its outputs ({outputs}) follow "
-        f"from: expected {named}; of other models a tolerance has to say which values count as "
-        f'the model\'s own: the option --tolerance "{COSINE} 0.99" of `brisk caches train`, '
-        "an entry's parameter brisk_tolerance"
+        f'set brisk_tolerance in the entry (or --tolerance "{COSINE} 0.99" of `brisk caches '
+        f"train`): model '{graph.name}' has no class scores that all its outputs ({outputs}) "
+        f"follow from; expected {named}, or a tolerance that says which values count as the "
+        "model's own"
     )
 
 

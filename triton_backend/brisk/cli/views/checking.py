@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from google.protobuf import text_format
 
+from brisk.cli.views.learning import aim_of, unfit_text
 from brisk.cli.views.model_files import PLATFORM, SERVED, is_model
 from brisk.copies.local import copy_of
 from brisk.errors import BriskError, InvalidConfigurationError
+from brisk.exits.files.versions import caches_file
 from brisk.paths import listed
 from brisk.pipelines import is_pipeline, read_pipeline
 from brisk.protocol.entry_files import REFUSED, entry_problem, is_text, layout_problem
@@ -25,6 +27,11 @@ from brisk.view.entry_text import SCHEMA, entry_text, loaded_versions, read_conf
 from brisk.view.plan import A_GPU
 
 PROBLEM, WARNING, INFORMATION = "problem", "warning", "information"
+
+
+_NO_GPU = (
+    "instance_group has KIND_GPU: none is here, and where there is none a load of it is refused"
+)
 
 
 class Remark(NamedTuple):
@@ -102,7 +109,10 @@ def _check_entry(directory: Path) -> Iterator[Remark]:
         return
     text, lost = entry_text(directory, SERVED)
     if text is None:
-        yield of_all(INFORMATION, f"it is not for Brisk: {lost or 'another backend serves it'}")
+        name = config.backend or platform
+        needs = f"; a server without the backend '{name}' refuses it" if name else ""
+        other = lost or "another backend serves it"
+        yield of_all(INFORMATION, f"it is not for Brisk: {other}{needs}")
         return
     if lost is not None:
         yield of_all(WARNING, f"it relies on Triton's completion: {lost}")
@@ -128,7 +138,7 @@ def _check_version(directory: Path, version: int, config: dict[str, Any]) -> Ite
     groups = config.get("instance_group", ())
     kind = next((group["kind"] for group in groups if "kind" in group), "KIND_CPU")
     if kind == "KIND_GPU" and not A_GPU.exists():
-        yield of_it(WARNING, "instance_group has KIND_GPU, which needs a GPU: none is here")
+        yield of_it(WARNING, _NO_GPU)
     try:
         entry = read_entry(
             {
@@ -148,6 +158,8 @@ def _check_version(directory: Path, version: int, config: dict[str, Any]) -> Ite
     except BriskError as error:
         yield of_it(PROBLEM, str(error))
         return
+    if copy is None and (unfit := _unlearnable(config, entry)):
+        yield of_it(WARNING, f"no early answers are learned: {unfit}")
     for notice in entry.notices:
         yield of_it(WARNING if notice.level == WARNING else INFORMATION, str(notice))
     for name in entry.parameters.foreign:
@@ -170,6 +182,16 @@ def _open(entry: Entry) -> str:
     elif entry.device == "cpu":
         return checked_model(path, 1, tuning=entry.model.tuning).remark
     return ""
+
+
+def _unlearnable(config: Mapping[str, Any], entry: Entry) -> str:
+    """Return why nothing can be learned from the traffic, as the entry asks; empty if it can, or
+    if it is the server alone that asks (``BRISK_ACCURACY``)."""
+    file, said = Path(entry.model.path), entry.parameters
+    if said.leaves_open or entry.device != "cpu" or is_pipeline(file):
+        return ""
+    aim = None if caches_file(file).exists() else aim_of(file, config, said)
+    return "" if aim is None else unfit_text(file, aim)
 
 
 def _fields(text: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from brisk.exits.files.learning_record import (
     TRY_CONFIDENCE,
     Aim,
     LearningRecord,
+    Stage,
     collected,
     read_record,
     rows_wanted,
@@ -51,12 +52,23 @@ def present_record(file: Path, aim: Aim | None) -> LearningRecord | None:
     return record if record.is_for(aim or record.aim.at_present(file)) else None
 
 
+def unfit_text(file: Path, aim: Aim) -> str:
+    """Return a text on why nothing can be learned for the model ``file``, as a server finds it;
+    empty if something can. What was learned already does not count."""
+    from brisk.runtime.early_exit.learning_process import look_at  # which is long to import
+
+    record = look_at(file, aim)
+    return record.words(0) if record.stage is Stage.UNFIT else ""
+
+
 def learning_text(file: Path, aim: Aim | None) -> str:
     """Return a text on what was learned for the model ``file``; empty if nothing is to be, and
     nothing was. ``aim``: what its entry asks for now."""
     record = present_record(file, aim)
     rows, size = collected(file)
     if aim is not None and record is None:  # no server has looked at it
+        if unfit := unfit_text(file, aim):
+            return unfit
         wanted = rows_wanted(aim.accuracy, TRY_CONFIDENCE)
         return (
             f"brisk_accuracy {aim.accuracy:g} is learned from the traffic: "

@@ -21,6 +21,7 @@ import contextlib
 import dataclasses
 import shutil
 import sys
+import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -361,7 +362,7 @@ def _is_fit(inputs: Mapping[str, np.ndarray], graph: ModelGraph) -> bool:
 
 
 def _brief(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]
+    return textwrap.shorten(str(error), 200, placeholder=" …")
 
 
 if __name__ == "__main__":

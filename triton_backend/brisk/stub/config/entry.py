@@ -87,8 +87,12 @@ def read_entry(
         from brisk.stub.config.sequences import read_sequences
 
         sequences = read_sequences(config, directory, model_path)
-    tuning = read_tuning(config, directory, model_path, is_on_gpu=device != "cpu")
-    parameters = parse_parameters(config.get("parameters", {}), tuning.taken)
+    said = config.get("parameters", {})
+    try:
+        tuning = read_tuning(config, directory, model_path, is_on_gpu=device != "cpu")
+    except InvalidConfigurationError as error:
+        raise InvalidConfigurationError(_with_own(str(error), said)) from None
+    parameters = parse_parameters(said, tuning.taken)
     answers_early = not keeps_answers(config)
     max_batch_size = int(config.get("max_batch_size", 0))
     joins = "dynamic_batching" in config or sequences is not None
@@ -125,6 +129,15 @@ def read_entry(
         sequences=sequences,
         answers_early=answers_early,
     )
+
+
+def _with_own(mistakes: str, parameters: Mapping[str, Any]) -> str:
+    """Return the mistakes in settings of ONNX Runtime, followed by those in Brisk's parameters."""
+    try:
+        parse_parameters(parameters)
+    except InvalidConfigurationError as error:
+        return mistakes if str(error) in mistakes else f"{mistakes}; {error}"
+    return mistakes
 
 
 def _says_instances(directory: Path) -> bool:
