@@ -86,6 +86,20 @@ def test_a_time_out_shorter_than_the_run_alone_is_refused_without_a_time_to_retr
         refuse_if_late(0, 4_500_000, None, [], 12_200_000)
 
 
+def test_a_refusal_names_the_time_out_that_was_set_and_what_is_left_of_it() -> None:
+    expected = (
+        r"time-out of 15\.0 ms, of which 12\.5 ms are left, cannot be met: .* takes 14\.7 ms"
+    )
+    with pytest.raises(UnavailableError, match=expected):
+        refuse_if_late(2_500_000, 15_000_000, None, [], 14_700_000, 0)
+    passed = (
+        r"^the request's time-out ran out: it is 0\.1 ms, and 0\.5 ms have passed since it came; "
+        r"give it a longer one$"
+    )
+    with pytest.raises(UnavailableError, match=passed):
+        refuse_if_late(500_000, 100_000, None, [], 14_700_000, 0)
+
+
 def test_a_hint_is_whole_milliseconds_and_never_none() -> None:
     assert retry_hint(1) == "retry in 1 ms"
     assert retry_hint(2_000_001) == "retry in 3 ms"

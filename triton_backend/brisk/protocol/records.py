@@ -198,7 +198,7 @@ class Infer(NamedTuple):
     trace_context: str = ""
     """Triton's trace context of the request; empty if Triton does not trace it."""
     arrived_ns: int = 0
-    """When Triton handed the request to the stub, for traces; 0 if unknown."""
+    """When Triton handed the request to the stub, for traces and errors; 0 if unknown."""
     step: SequenceStep | None = None
     """The request's step in its sequence; None if the model has no states."""
     requests: int = 1

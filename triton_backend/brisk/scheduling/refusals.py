@@ -20,9 +20,11 @@ def refuse_if_late(
     running_end_ns: int | None,
     ahead_ns: Iterable[float | None],
     run_ns: float | None,
+    came_ns: int | None = None,
 ) -> None:
     """Raises UnavailableError, with a hint what to do, if the deadline cannot be met.
 
+    ``came_ns``: when the request came to the server, and its time-out began; ``now_ns`` if None.
     ``running_end_ns``: expected end of the current run, if the request does not interrupt it.
     ``ahead_ns``: the durations of the jobs that go first, ``run_ns``: the request's own. Unknown
     durations count as 0, so that no request is refused on a guess.
@@ -33,14 +35,33 @@ def refuse_if_late(
     end_ns = start_ns + run_ns
     if end_ns <= deadline_ns:
         return
-    late = f"the time-out of {(deadline_ns - now_ns) / 1e6:.1f} ms cannot be met: the "
-    takes = f"takes {run_ns / 1e6:.1f} ms"
+    came_ns = now_ns if came_ns is None else came_ns
+    if deadline_ns <= now_ns:
+        raise UnavailableError(f"{ran_out(came_ns, deadline_ns, now_ns)}; give it a longer one")
+    whole, left = _milliseconds(deadline_ns - came_ns), _milliseconds(deadline_ns - now_ns)
+    spent = "" if left == whole else f", of which {left} are left,"
+    late = f"the time-out of {whole}{spent} cannot be met: the "
+    takes = f"takes {_milliseconds(run_ns)}"
     if now_ns + run_ns > deadline_ns:  # also on an idle device
         raise UnavailableError(f"{late}request alone {takes}; give it a longer time-out")
     raise UnavailableError(
-        f"{late}device is expected to be free in {(start_ns - now_ns) / 1e6:.1f} ms and the "
+        f"{late}device is expected to be free in {_milliseconds(start_ns - now_ns)} and the "
         f"request {takes}; {retry_hint(end_ns - deadline_ns)}"
     )
+
+
+def ran_out(came_ns: int, deadline_ns: int, now_ns: int) -> str:
+    """Return a text on a request whose deadline has passed. ``came_ns``: as above."""
+    return (
+        f"the request's time-out ran out: it is {_milliseconds(deadline_ns - came_ns)}, and "
+        f"{_milliseconds(now_ns - came_ns)} have passed since it came"
+    )
+
+
+def _milliseconds(duration_ns: float) -> str:
+    """Return a duration as text: at least its first two figures."""
+    duration_ms = duration_ns / 1e6
+    return f"{duration_ms:.1f} ms" if duration_ms >= 1 else f"{duration_ms:.2g} ms"
 
 
 def retry_hint(wait_ns: float | None) -> str:

@@ -120,7 +120,8 @@ class Foreground(PreemptionController):
             if other.state is JobState.WAITING and most_urgent_first(other) < key
         ]
         own_ns = self._profiles.find(job.profile_key).hoped_ns(job.deadline_ns - job.arrival_ns)
-        refuse_if_late(job.arrival_ns, job.deadline_ns, self._run_end_ns, ahead, own_ns)
+        now_ns, end_ns = job.arrival_ns, self._run_end_ns
+        refuse_if_late(now_ns, job.deadline_ns, end_ns, ahead, own_ns, job.came_ns)
 
     def admitted(self, job: Request) -> None:
         if job.job_class is JobClass.REALTIME:

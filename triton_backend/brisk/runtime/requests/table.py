@@ -31,7 +31,7 @@ from brisk.runtime.peers.tensors import write_tensors
 from brisk.scheduling.job import Job, JobState, more_urgent
 from brisk.scheduling.job_class import JobClass
 from brisk.scheduling.queue import ReadyQueue
-from brisk.scheduling.refusals import retry_hint
+from brisk.scheduling.refusals import ran_out, retry_hint
 from brisk.scheduling.times import ProfileTable
 from brisk.segments.values import Value
 from brisk.telemetry import metrics
@@ -67,6 +67,11 @@ class Request(Job):
     def label(self) -> str:
         """The request's name in traces, also in those of its stub."""
         return f"request {self.record.request} of process {self.peer.pid}"
+
+    @property
+    def came_ns(self) -> int:
+        """When it came to its stub, and its time-out began; to this worker if that is unknown."""
+        return self.record.arrived_ns or self.arrival_ns
 
     @property
     def rows(self) -> int:
@@ -254,8 +259,8 @@ class RequestTable:
 
     def fail_late(self, job: Request, now_ns: int) -> None:
         """Answer a job that has left the queue and whose deadline has passed."""
-        spent_ms = (now_ns - job.arrival_ns) / 1e6
-        self.fail(job, UnavailableError(f"the request's time-out ran out after {spent_ms:.1f} ms"))
+        assert job.deadline_ns is not None
+        self.fail(job, UnavailableError(ran_out(job.came_ns, job.deadline_ns, now_ns)))
 
     def fail_all_late(self, jobs: Sequence[Request], started_ns: int, now_ns: int) -> None:
         """Answer the jobs of a run started at ``started_ns`` whose time is over, by their own
