@@ -26,9 +26,25 @@ def test_an_input_that_is_missing_is_named(tmp_path: Path) -> None:
     inputs = [("x", TensorProto.FLOAT, ["b", 4]), ("ids", TensorProto.INT64, ["b", 2])]
     with pytest.raises(
         InvalidConfigurationError,
-        match=r"expects 1 inputs, model provides 2; .* lacks 'ids' \(TYPE_INT64 \[-1, 2\]\)",
+        match=r"the configuration lacks 'ids' \(TYPE_INT64 \[-1, 2\]\), which the model needs$",
     ):
         check_tensors(config(), saved(tmp_path, inputs))
+
+
+def test_a_misspelt_input_is_told_with_the_nearest_name_and_no_list_of_weights(
+    tmp_path: Path,
+) -> None:
+    """As in files of ONNX IR below 4, which list all weights among the inputs."""
+    names = ("data_0", "conv1_b_0", "conv1_w_0")
+    path = saved(
+        tmp_path, [(name, TensorProto.FLOAT, ["b", 4]) for name in names], weights=names[1:]
+    )
+    told = (
+        r"^unexpected input 'data' in the configuration, the model's inputs are 'data_0', and 2 "
+        r"whose values are in its file; did you mean 'data_0'\?; the configuration lacks 'data_0'"
+    )
+    with pytest.raises(InvalidConfigurationError, match=told):
+        check_tensors(config(tensor("data", "FP32", [4])), path)
 
 
 def test_a_first_size_that_is_fixed_is_no_batch(tmp_path: Path) -> None:

@@ -74,10 +74,7 @@ def _of_inputs(config: Mapping[str, Any], signature: NetworkSignature) -> Iterat
     if inputs and missing:  # one that names no input at all, uncompleted, promises nothing
         kinds = [(name, signature.inputs[name]) for name in missing]
         lacking = (f"'{name}' ({_datatype(kind)} {_shape(kind)})" for name, kind in kinds)
-        yield (
-            f"configuration expects {len(needed) - len(missing)} inputs, model provides "
-            f"{len(needed)}; the configuration lacks {', '.join(lacking)}"
-        )
+        yield f"the configuration lacks {', '.join(lacking)}, which the model needs"
 
 
 def _controls(config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
@@ -101,10 +98,19 @@ def _of_outputs(config: Mapping[str, Any], signature: NetworkSignature) -> Itera
         yield from _compared(config, f"output '{name}'", tensor, kind, free)
 
 
-def _unexpected(side: str, tensor: Mapping[str, Any], known: Mapping[str, object]) -> str:
+def _unexpected(side: str, tensor: Mapping[str, Any], known: Mapping[str, TensorType]) -> str:
+    import difflib  # not needed where all is right
+
+    needed = [name for name, kind in known.items() if not kind.is_optional]
+    optional = len(known) - len(needed)
+    others = f", and {optional} whose values are in its file" if optional else ""
+    near = difflib.get_close_matches(tensor["name"], needed, n=1) or difflib.get_close_matches(
+        tensor["name"], known, n=1
+    )
+    guess = f"; did you mean '{near[0]}'?" if near else ""
     return (
         f"unexpected {side} '{tensor['name']}' in the configuration, the model's {side}s are "
-        f"{', '.join(map(repr, known)) or 'none'}"
+        f"{', '.join(map(repr, needed)) or 'none'}{others}{guess}"
     )
 
 
