@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -84,11 +85,12 @@ def _is_settled(observer: Observer, name: str) -> bool:
 
 def test_what_went_wrong_is_told_the_newest_first(place: RuntimePaths, quick: Path) -> None:
     with opened(place, describe(quick)) as connection:
-        for shape in ((2, 3), (2, 5)):
+        for shape in ((2, 3), (2, 5), (2, 4, 4)):
             assert submit(connection, np.ones(shape, np.float32))[1].wait().error is not None
         with Observer(place, Role.FOREGROUND) as observer:
             newest, older, *_ = observer.status().incidents
     assert newest.what.startswith("request of model 'quick':")
+    assert re.match(r"\d+ times, the last: request of model 'quick':", older.what), older.what
     assert newest.ago_ns < older.ago_ns
 
 
@@ -245,7 +247,7 @@ def test_a_trace_has_the_wait_the_segments_and_the_answer_of_each_request(
     assert segment.begin_ns <= segment.end_ns <= request.end_ns
     assert (wait.name, segment.name, request.name) == (
         "waits, normal",
-        "0 1 nodes, y to y",
+        "0 1 node, y",
         "quick 1, normal",
     )
     assert load.name == "load slow.onnx"

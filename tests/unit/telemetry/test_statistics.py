@@ -157,6 +157,25 @@ def test_the_newest_incidents_are_kept_and_cut() -> None:
     assert incidents.newest(0) == incidents.newest(-1) == []
 
 
+def test_incidents_that_differ_in_values_alone_are_told_once_with_their_number() -> None:
+    incidents = Incidents()
+    of_shape = "request of model 'net{}': dimensions of input: x index: 1 Got: {} Expected: 4"
+    incidents.note(of_shape.format(1, 3))
+    incidents.note("worker 12 has died")
+    incidents.note(of_shape.format(1, 5))
+    incidents.note(of_shape.format(2, 5))
+    incidents.note("worker 13 has died")
+    told = [text for _, text in incidents.newest(10)]
+    assert told == [
+        "worker 13 has died",
+        of_shape.format(2, 5),
+        f"2 times, the last: {of_shape.format(1, 5)}",
+        "worker 12 has died",
+    ]
+    times_ns = [at_ns for at_ns, _ in incidents.newest(10)]
+    assert times_ns == sorted(times_ns, reverse=True)
+
+
 def test_gauges_are_told_again_to_a_reader_that_has_lost_them() -> None:
     statistics = Statistics()
     statistics.count(metrics.WORKER_RESTARTS, ("foreground",))

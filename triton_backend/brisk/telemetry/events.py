@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
-from collections import deque
 
 from brisk.protocol.records import Span
 
@@ -62,24 +62,39 @@ KEPT = 100
 MAX_CHARACTERS = 300
 
 
+_VALUE = re.compile(r"(?<=[:,] )\d+|(?<=[\[({,])\d+")
+"""A number in an error's text that is the value of something, no part of a name."""
+
+
 class Incidents:
-    """The newest ``KEPT`` incidents; any thread may use it."""
+    """The newest ``KEPT`` incidents; those that differ in values alone, as the errors of one bad
+    client, are one. Any thread may use it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._kept: deque[tuple[int, str]] = deque(maxlen=KEPT)
+        self._kept: dict[str, tuple[int, str, int]] = {}
+        """The time and text of the last one of each kind, and how many there were, the newest
+        last."""
 
     def note(self, what: str) -> None:
         """Keep the first ``MAX_CHARACTERS`` of an incident."""
+        text = what[:MAX_CHARACTERS]
+        kind = _VALUE.sub("#", text)
         with self._lock:
-            self._kept.append((time.monotonic_ns(), what[:MAX_CHARACTERS]))
+            _, _, before = self._kept.pop(kind, (0, "", 0))
+            self._kept[kind] = time.monotonic_ns(), text, before + 1
+            if len(self._kept) > KEPT:
+                del self._kept[next(iter(self._kept))]
 
     def newest(self, count: int) -> list[tuple[int, str]]:
         """Return at most ``count`` incidents as time (CLOCK_MONOTONIC, ns) and text, the newest
-        first."""
+        first. Of several that are one it is the last, with how many there were."""
         with self._lock:
-            incidents = list(self._kept)
-        return incidents[: -count - 1 : -1] if count > 0 else []
+            kept = list(self._kept.values())
+        return [
+            (at_ns, text if times == 1 else f"{times} times, the last: {text}")
+            for at_ns, text, times in (kept[: -count - 1 : -1] if count > 0 else [])
+        ]
 
 
 INCIDENTS = Incidents()

@@ -35,8 +35,10 @@ def status(
 
     Looks every second until Ctrl-C, once where the output is no terminal. Busy models come first;
     `memory` is what a model's weights are mapped from, `p50` and `p99` are of its runs since the
-    worker began. `--json` has all counters, too. `$BRISK_RUNTIME_DIR` must be that of the server;
-    nothing is started where no runtime is.
+    worker began. `errors` counts requests that came to a worker and failed; what a stub refuses
+    before, as an unknown parameter, only `brisk_errors_total` counts, too. `--json` has all
+    counters. `$BRISK_RUNTIME_DIR` must be that of the server; nothing is started where no runtime
+    is.
     """
     place = runtime_place(device)
     snapshots = look_at_all(place)

@@ -223,6 +223,8 @@ def _words(graph: GraphProto, span: NodeSpan) -> str:
     if span.stop <= span.start:
         return "no nodes"
     count = span.stop - span.start
+    if count == 1:
+        return f"1 node, {name(span.start)}"
     return f"{count} nodes, {name(span.start)} to {name(span.stop - 1)}"
 
 
