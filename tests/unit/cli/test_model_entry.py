@@ -2,13 +2,14 @@
 
 from pathlib import Path
 
+import onnx
 import pytest
 from google.protobuf import text_format
-from onnx import TensorProto
+from onnx import TensorProto, helper
 
 from brisk.cli.views.entries import configuration_text
 from brisk.cli.views.model_files import version_files
-from brisk.errors import InvalidModelError
+from brisk.errors import InvalidConfigurationError, InvalidModelError
 from brisk.view.entry_text import SCHEMA, entry_text
 from support.models.identity_models import FLOAT_BATCH, Shape, write_model
 
@@ -46,9 +47,30 @@ def test_a_model_with_a_fixed_or_no_first_dimension_is_unbatched(
     tmp_path: Path, shape: Shape
 ) -> None:
     kind = (TensorProto.INT64, shape)
-    text = configuration_text(write_model(tmp_path, {"x": kind}, {"y": kind}), 8)
-    assert "max_batch_size" not in text
-    assert "reshape" not in text  # Triton refuses a value without sizes where there is no batch
+    entry = write_model(tmp_path, {"x": kind}, {"y": kind})
+    for text in (configuration_text(entry), configuration_text(entry, 0)):
+        assert "max_batch_size" not in text
+        assert "reshape" not in text  # Triton refuses a value without sizes where it has no batch
+    told = r"max_batch_size is 8, but 'x' of the model has shape .*whose first size is not dynamic"
+    with pytest.raises(InvalidConfigurationError, match=told):
+        configuration_text(entry, 8)
+
+
+def test_a_batch_that_the_outputs_do_not_have_is_refused(tmp_path: Path) -> None:
+    shapes = {"x": ["rows", "columns"], "y": ["columns", "rows"]}
+    x, y = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in shapes.items()
+    )
+    turned = helper.make_graph([helper.make_node("Transpose", ["x"], ["y"])], "turned", [x], [y])
+    opsets = [helper.make_opsetid("", 17)]
+    entry = write_model(tmp_path, {"x": FLOAT_BATCH}, {"y": FLOAT_BATCH})
+    onnx.save(
+        helper.make_model(turned, opset_imports=opsets, ir_version=8), entry / "1" / "model.onnx"
+    )
+    assert "max_batch_size" not in configuration_text(entry)
+    with pytest.raises(InvalidConfigurationError, match="max_batch_size is 8, but an output's"):
+        configuration_text(entry, 8)
 
 
 @pytest.mark.parametrize("shape", [["batch", 3], [4, 3], ["batch"], []])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, NoReturn
 
 from google.protobuf import text_format
 
@@ -13,8 +14,9 @@ from brisk.errors import InvalidConfigurationError, counted
 from brisk.pipelines import read_pipeline
 from brisk.protocol.datatypes import BY_ELEMENT_NAME
 from brisk.protocol.entry_files import is_text
+from brisk.protocol.signature import NetworkSignature
 from brisk.segments.model.sources import BareModel
-from brisk.stub.config.completion import DEFAULT_MAX_BATCH_SIZE
+from brisk.stub.config.completion import DEFAULT_MAX_BATCH_SIZE, complete
 from brisk.stub.config.signature import model_signature
 from brisk.view.entry_text import SCHEMA, as_handed_over, completed_fields, read_config
 
@@ -29,7 +31,8 @@ def configuration_text(model_directory: Path, default_max_batch_size: int | None
     ``default_max_batch_size``, Triton's own unless given, applies if the first dimension of every
     input and output is dynamic; else the model is served unbatched. Raises InvalidModelError if
     the file cannot be read, InvalidConfigurationError if it does not state an input or output,
-    Triton lacks its type, or the directory's name is no UTF-8 text.
+    Triton lacks its type, the directory's name is no UTF-8 text, or a given batch size, other
+    than 0, is none that the model can have.
     """
     written, config = read_config(model_directory)
     if default_max_batch_size not in (None, config.max_batch_size):
@@ -45,9 +48,20 @@ def configuration_text(model_directory: Path, default_max_batch_size: int | None
         added.name = _name_of(model_directory)
     if not config.backend and not config.platform:
         added.backend = "brisk"
-    added.MergeFrom(completed_fields(signature, as_handed_over(config), batch))
+    completed = completed_fields(signature, as_handed_over(config), batch)
+    if default_max_batch_size and batch not in (config.max_batch_size, completed.max_batch_size):
+        _refuse_batch(signature, config, batch)
+    added.MergeFrom(completed)
     text = text_format.MessageToString(added, use_short_repeated_primitives=True)
     return text if written is None else "\n".join(filter(None, (written.rstrip(), text)))
+
+
+def _refuse_batch(signature: NetworkSignature, config: Any, batch: int) -> NoReturn:
+    """Raise InvalidConfigurationError with why the model cannot have a ``max_batch_size``."""
+    complete(signature, {**as_handed_over(config), "max_batch_size": batch})
+    raise InvalidConfigurationError(
+        f"max_batch_size is {batch}, but an output's first size is not that of the model's inputs"
+    )
 
 
 def _name_of(model_directory: Path) -> str:
