@@ -88,8 +88,9 @@ README_ROWS = (
         r".*[Ff]ashion.*, 97%: mean speed-up",
     ),
     ReadmeRow(
-        "**Promise**: fraction of resampled splits, in percent, that violate the guarantee, of "
-        "any promise or exit; upper end of the confidence interval",
+        "**Promise**: of random splits of the data, the percentage after which early answers "
+        "equal the model's less often than was proved; the worst promise or exit, upper end of "
+        "the confidence interval",
         "exits-promise",
         r".*: share of splits after which .*",
     ),

@@ -181,7 +181,7 @@ def test_where_another_backend_may_rely_on_completion_triton_keeps_it(
     write_python(tmp_path / "repository", 'backend: "python"', completing)
     with serve(tmp_path, [tmp_path / "repository"]) as served:
         assert "--disable-auto-complete-config" not in served.options
-        assert f"'{tmp_path}/repository/python' relies on Triton's" in served.log_text
+        assert f"'{tmp_path}/repository/python' relies on Triton's completion" in served.log_text
         assert not served.views
         assert served.ask("model", 1) == [2.0] * 4
         assert served.ask("python", 1) == [3.0] * 4

@@ -63,6 +63,13 @@ def test_processes_and_lanes_have_their_names(tmp_path: Path) -> None:
     ]
 
 
+def test_the_picture_calls_segments_by_their_name(tmp_path: Path) -> None:
+    write_picture([WORKER], tmp_path / "trace.svg")
+    drawn = (tmp_path / "trace.svg").read_text()
+    assert "worker: segments" in drawn
+    assert "worker: queue" in drawn
+
+
 def test_the_picture_is_one_even_of_nothing(tmp_path: Path) -> None:
     for name, processes in (("full.png", [WORKER]), ("empty.png", [ProcessSpans(1, "x", ())])):
         write_picture(processes, tmp_path / name)

@@ -106,7 +106,7 @@ def test_models_without_a_prepared_form_or_with_a_damaged_one_are_told(tmp_path:
     forms[0].chmod(0o600)
     forms[0].write_bytes(b"damaged")
     (finding,) = artefacts(looked_at)
-    assert (finding.verdict, "stale or damaged" in finding.found) == (Severity.ADVICE, True)
+    assert (finding.verdict, "not used: " in finding.found) == (Severity.ADVICE, True)
     assert str(forms[0]) in finding.found
     forms[0].unlink()
     model = repository / "tanh" / "1" / "model.onnx"

@@ -69,11 +69,15 @@ def test_serve_says_how_much_it_has_removed_and_nothing_where_there_was_nothing(
     serve._tidy()
     assert capsys.readouterr().err == ""
     prefix = prefix_of_an_ended_process()
-    for end in ("a", "b"):
-        make_region(tmp_path, f"{prefix}{end}")
-    serve._tidy()
-    said = "brisk: removed 2 shared-memory regions (2.0 MiB) of servers that were killed\n"
-    assert capsys.readouterr().err == said
+    for ends, said in (
+        ("ab", "2 shared-memory regions (2.0"),
+        ("c", "1 shared-memory region (1.0"),
+    ):
+        for end in ends:
+            make_region(tmp_path, f"{prefix}{end}")
+        serve._tidy()
+        told = f"brisk: removed {said} MiB) of servers that were killed\n"
+        assert capsys.readouterr().err == told
 
 
 def test_regions_of_a_process_that_lives_stay(tmp_path: Path) -> None:

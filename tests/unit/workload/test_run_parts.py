@@ -38,7 +38,10 @@ def test_a_run_of_few_requests_has_no_p99_and_its_lag_is_judged_by_the_greatest(
     lag = report.checks[-1]
     assert (lag.ok, lag.value) == (True, pytest.approx(0.9))
     assert "greatest lag ms, too few answers (20 of 1,000) for a p99" in lag.name
-    assert not summarise_run("late", _outcome(20, 1000, 1_100_000)).ok
+    late = summarise_run("late", _outcome(20, 1000, 1_100_000))
+    assert not late.ok
+    assert any("it sent late itself" in note for note in late.notes)
+    assert not any("it sent late itself" in note for note in report.notes)
 
 
 def test_a_run_of_enough_requests_has_a_p99_and_no_p999() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from onnx import TensorProto, helper
 from typer.testing import CliRunner
 
 from brisk.cli.application import application
+from brisk.cli.views.segments import packing_words
 from brisk.doctor.deployment import Severity
 from brisk.doctor.installation import artefacts
 from brisk.errors import InvalidConfigurationError, InvalidModelError
@@ -25,9 +27,12 @@ from brisk.exits.files.versions import (
 from brisk.runtime.sessions.segment_session import load_segment_session
 from brisk.segments.model import cutting
 from brisk.segments.prepared.form import find_prepared
+from brisk.segments.prepared.manifest import KeptSegment
+from brisk.segments.sharing import KeptStructure
 from support.deployments import deployment
 from support.exits.exits_model import make_model
 from support.models.segment_models import chain, info, save
+from support.server.contradictions import saved
 
 
 @pytest.fixture(autouse=True)
@@ -68,7 +73,7 @@ def test_an_operator_of_onnxruntime_alone_is_told_with_its_segment(tmp_path: Pat
     path = save(tmp_path / "model.onnx", [node], *shapes, domains=domains)
     lines = explained(path, "--all")
     assert "computed by ONNX Runtime" in lines[0]
-    assert lines[-2].startswith("   0  1 nodes, square to square: ")
+    assert lines[-2].startswith("   0  1 node, square: ")
     assert lines[-2].endswith("answers 1 tensor, 64 bytes")
     assert lines[-1].split() == ["com.microsoft.TransposeMatMul", "square"]
 
@@ -213,7 +218,8 @@ def test_samples_that_find_too_little_room_are_told_with_how_much_would_do(
     (samples_folder(made.file) / f"{1:020}-1-5.npz").write_bytes(bytes(2**20))
     monkeypatch.setenv("BRISK_SAMPLES_MIB", "2")
     (line,) = (line for line in explained(made.file) if "learned caches" in line)
-    assert "none; BRISK_SAMPLES_MIB keeps 10 samples at most, 593 keeps 2,966; does not" in line
+    told = "BRISK_SAMPLES_MIB keeps 10 samples at most: set it to 593 to keep 2,966"
+    assert f"none; {told}; does not" in line
 
 
 def test_an_entry_that_has_learned_nothing_yet_says_what_it_asks_for(tmp_path: Path) -> None:
@@ -231,6 +237,54 @@ def test_an_entry_that_has_learned_nothing_yet_says_what_it_asks_for(tmp_path: P
     assert asked.format(5) in explained(net)
     (net / "config.pbtxt").write_text(asks + "sequence_batching { state { input_name: 'a' } }")
     assert not any("is learned from the traffic" in line for line in explained(net))
+
+
+def test_an_entry_of_which_nothing_can_be_learned_says_so_before_a_server_runs(
+    tmp_path: Path,
+) -> None:
+    net = entry(
+        tmp_path / "net", 'parameters { key: "brisk_accuracy" value { string_value: "0.98" } }'
+    )
+    image = (TensorProto.FLOAT, ["b", 4, 2])
+    saved(net / "1", [("x", *image)], [("y", *image)])
+    (told,) = (line for line in explained(net) if "learned caches" in line)
+    assert told.startswith(
+        "  learned caches: none; not for this model: set brisk_tolerance in the entry"
+    )
+
+
+def test_sizes_are_assumed_only_where_the_model_leaves_them_open(tmp_path: Path) -> None:
+    path = saved(tmp_path)
+    times = "  times: predicted, of one thread"
+    assumed = "sizes that the model leaves open count as 1 (batch) or 128"
+    assert f"{times}; {assumed}" in explained(path)
+    fixed = (TensorProto.FLOAT, [1, 4])
+    saved(tmp_path, [("x", *fixed)], [("y", *fixed)])
+    assert times in explained(path)
+
+
+@pytest.mark.parametrize(
+    ("gains", "words"),
+    [
+        (
+            (0.8, 1.3),
+            "packed when there is time, for the sake of batches: then 0.80 times as fast for a "
+            "row, 1.30 times for 4 rows",
+        ),
+        ((1.2, None), "packed when there is time: then 1.20 times as fast"),
+        (
+            (1.01, 1.1),
+            "stays mapped: packed it would be 1.01 times as fast for a row, 1.10 times for 4 rows",
+        ),
+    ],
+)
+def test_why_a_segment_is_packed_is_told(gains: tuple[float, float | None], words: str) -> None:
+    kept = KeptSegment(0, (), (), *gains, None, needs_packing=False, digest="")
+    assert packing_words(kept) == words
+    structure = KeptStructure(0, "0123456789", (), (), (), (), 0.82, is_lasting=False)
+    told = packing_words(replace(kept, structure=structure))
+    assert told.startswith(f"{words}; of structure 01234567: a start may use a session of another")
+    assert told.endswith("at 0.82 times the speed of its own")
 
 
 def test_what_is_known_of_another_file_in_the_models_place_is_not_told(tmp_path: Path) -> None:

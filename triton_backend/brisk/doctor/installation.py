@@ -19,7 +19,7 @@ from brisk.doctor.deployment import (
     problem,
     unknown,
 )
-from brisk.errors import ArtefactError, BriskError, counted
+from brisk.errors import ArtefactError, BriskError, InvalidConfigurationError, counted
 from brisk.fork_server.build import LAUNCHER, find_compiler
 from brisk.ownership import check_makable
 from brisk.paths import listed
@@ -172,9 +172,10 @@ def artefacts(deployment: Deployment) -> Findings:
                 PreparedModel(form, file, 1, taps, environment=own).check()
         except ArtefactError as error:
             findings += advice(
-                f"stale or damaged: {file}: {error}",
-                "it is ignored: the model starts as slowly as the first time",
-                "`brisk prepare` writes a new one; so does the runtime, after the next start",
+                f"not used: {file}: {error}",
+                "the model starts as slowly as the first time",
+                "mode or owner as the text says; else `brisk prepare` writes a new one, as does "
+                "the runtime after the next start",
             )
     if missing:
         have = "has" if len(missing) == 1 else "have"
@@ -373,7 +374,10 @@ def operators(deployment: Deployment) -> Findings:
         try:  # every session of the model, as a load would make
             checked_model(model.file, 1, tuning=_tuning(model, deployment))
         except BriskError as error:
-            findings += problem(_of_file(model.file, error), "it is not served", "fix the model")
+            wrong = _of_file(model.file, error)
+            is_setting = isinstance(error, InvalidConfigurationError)
+            change = "mend the entry's config.pbtxt" if is_setting else "put a whole model there"
+            findings += problem(wrong, "it is not served", change)
     return findings or good(f"ONNX Runtime takes all of {counted(len(models), 'model')}")
 
 

@@ -79,7 +79,7 @@ def make_view(
         shown = show(root, repositories, served, leaves_out, batch)
         if shown.lost:
             entry, why = min(shown.lost.items())
-            raise InvalidConfigurationError(f"'{entry}' relies on Triton's: {why}")
+            raise InvalidConfigurationError(f"'{entry}' relies on Triton's completion: {why}")
         os.set_inheritable(lock, True)  # the server holds it
         unless_shown.pop_all()
     places = [f"--model-repository={place_of(path, shown.place)}" for path in repositories]

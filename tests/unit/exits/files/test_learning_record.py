@@ -118,7 +118,7 @@ def test_it_says_where_it_is(record: LearningRecord, words: str) -> None:
     assert record.collects is (record.wanted > 0)
 
 
-SHORTAGE = "BRISK_SAMPLES_MIB keeps 607 samples at most, 313 keeps 2,966"
+SHORTAGE = "BRISK_SAMPLES_MIB keeps 607 samples at most: set it to 313 to keep 2,966"
 
 
 def test_room_for_too_few_samples_is_said_first_where_nothing_is_learned_for_want_of_it() -> None:

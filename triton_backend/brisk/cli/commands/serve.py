@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from brisk.errors import InvalidConfigurationError
+from brisk.errors import InvalidConfigurationError, counted
 from brisk.ownership import make_private
 
 if TYPE_CHECKING:
@@ -324,8 +324,8 @@ def _with_few_threads(options: Sequence[str]) -> Sequence[str]:
 
     if not (says_threads(options) or reads_once(options)):
         print(
-            f"brisk: {FEW_THREADS} holds for Python models that are added later, too; one that "
-            f"asks more than {THREADS} others at a time needs another number",
+            f"brisk: {FEW_THREADS} holds for Python models that are added later, too: give a "
+            f"greater number if one of them asks more than {THREADS} other models at a time",
             file=sys.stderr,
         )
     return with_few_threads(options)
@@ -380,7 +380,7 @@ def _tidy() -> None:
     if removed:
         size_mib = sum(region.size_bytes for region in removed) / 2**20
         print(
-            f"brisk: removed {len(removed)} shared-memory regions ({size_mib:.1f} MiB) of servers "
-            "that were killed",
+            f"brisk: removed {counted(len(removed), 'shared-memory region')} ({size_mib:.1f} MiB) "
+            "of servers that were killed",
             file=sys.stderr,
         )

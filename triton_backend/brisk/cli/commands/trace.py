@@ -328,12 +328,14 @@ def write_picture(processes: Sequence[ProcessSpans], file: Path) -> None:
     """Draw a bar for each span, in a row for each ``lane``."""
     import matplotlib
 
+    from brisk.runtime.requests.tracing import SEGMENTS
+
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
     origin_ns = _origin_ns(processes)
     rows = {
-        f"{process.name}: {lane}": spans
+        f"{process.name}: {'segments' if lane == SEGMENTS else lane}": spans
         for process in processes
         for lane, spans in _lanes(process).items()
     }

@@ -77,7 +77,7 @@ def segments_text(file: Path, entry: Path | None, *, every: bool) -> Iterator[st
     if taps:
         yield f"  cut for them behind: {', '.join(taps)}"
     if source.file.unread is None:
-        yield "  times: predicted, of one thread; open sizes are taken as 1 (batch) and 128"
+        yield f"  times: predicted, of one thread{_assumed_text(source.plan.inputs)}"
     answers = tuple(variable.name for variable in source.plan.outputs)
     behind = [*live_at(source.plan)[1:-1], answers]
     first_node = 0
@@ -162,8 +162,8 @@ def _cutting_text(
     reasons = []
     if total_ms > longest_ms:
         reasons.append(
-            f"where crossing is cheap, for {longest_ms:g} of its {total_ms:.0f} ms each, or as "
-            f"near as cuts come that cost {cutting.MOST_LOSS:.0%}"
+            f"where crossing is cheap, into parts of {longest_ms:g} of its {total_ms:.0f} ms or "
+            f"less, of more where cuts would cost over {cutting.MOST_LOSS:.0%} of that together"
         )
     if taps:
         reasons.append("behind what learned caches read")
@@ -224,6 +224,14 @@ def _prepared(
     return prepared, text
 
 
+def _assumed_text(inputs: Sequence[Variable]) -> str:
+    """Return what is assumed of the inputs' sizes that the model leaves open."""
+    sizes = [size for each in inputs for size in (each.type.shape or (None,))]
+    if all(isinstance(size, int) for size in sizes):
+        return ""
+    return f"; sizes that the model leaves open count as {UNKNOWN_BATCH} (batch) or {UNKNOWN_SIZE}"
+
+
 def packing_words(kept: KeptSegment) -> str:
     """Return a text on whether a segment's weights are packed, and the measured gain of that."""
     if kept.needs_packing:
@@ -232,13 +240,19 @@ def packing_words(kept: KeptSegment) -> str:
         return "packed when there is time, not measured"
     text = f"{kept.gain:.2f} times as fast"
     if kept.batch_gain is not None:
-        text += f" for a row, {kept.batch_gain:.2f} for {SEVERAL_ROWS}"
+        text += f" for a row, {kept.batch_gain:.2f} times for {SEVERAL_ROWS} rows"
     structure, shared = kept.structure, ""
     if structure is not None:
         shared = f"; of structure {structure.digest[:8]}"
         if not structure.is_lasting:
-            shared += f", which starts it at {structure.speed:.2f} of its own pace"
-    words = "packed when there is time:" if kept.packs else "stays mapped: packed"
+            shared += (
+                ": a start may use a session of another model of that, which runs it at "
+                f"{structure.speed:.2f} times the speed of its own"
+            )
+    words = "stays mapped: packed it would be"
+    if kept.packs:
+        for_batches = "" if kept.packs_for_a_row else ", for the sake of batches"
+        words = f"packed when there is time{for_batches}: then"
     return f"{words} {text}{shared}"
 
 

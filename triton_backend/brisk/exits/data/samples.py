@@ -196,7 +196,7 @@ def divide(
         fewest = max(FEWEST, math.ceil(round(proving / (1 - sum(shares)), 6)))
         copies = f", {len(samples) - rows} of them copies of others" if rows < len(samples) else ""
         raise InvalidRequestError(
-            f"there are {len(samples)} samples to train learned caches on{copies}; "
+            f"samples to train learned caches on: {len(samples)}{copies}; "
             f"expected at least {fewest} different ones"
         )
     order = np.random.default_rng(seed).permutation(rows)

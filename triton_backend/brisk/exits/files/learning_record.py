@@ -206,7 +206,7 @@ class LearningRecord:
             return self.words(rows)
         needed = size / rows * self.wanted / 2**20
         shortage = (
-            f"BRISK_SAMPLES_MIB keeps {room:,.0f} samples at most, {needed:.0f} keeps "
+            f"BRISK_SAMPLES_MIB keeps {room:,.0f} samples at most: set it to {needed:.0f} to keep "
             f"{self.wanted:,}"
         )
         parts = (self.words(rows), shortage)
