@@ -320,6 +320,7 @@ def test_as_many_samples_are_asked_for_as_the_promise_takes_however_few_there_ar
         ({"image": np.zeros((300, 3, SIDE, SIDE), np.float32)}, "input 'image' is float32"),
         ({"a": corners(300), "b": corners(300)}, "has no array image; it has a, b"),
         ({"image": corners(50)}, "there are 50 samples .* expected at least 495"),
+        ({"image": corners(1)}, "there is 1 sample .* expected at least 495"),
         ({"image": np.full((300, 1, SIDE, SIDE), np.nan, np.float32)}, "infinite values"),
     ],
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from brisk.errors import InvalidRequestError
+from brisk.errors import InvalidRequestError, counted
 from brisk.exits.data.rows import Rows
 from brisk.exits.sources import Sources, marks
 
@@ -196,8 +196,8 @@ def divide(
         fewest = max(FEWEST, math.ceil(round(proving / (1 - sum(shares)), 6)))
         copies = f", {len(samples) - rows} of them copies of others" if rows < len(samples) else ""
         raise InvalidRequestError(
-            f"samples to train learned caches on: {len(samples)}{copies}; "
-            f"expected at least {fewest} different ones"
+            f"there {'is' if len(samples) == 1 else 'are'} {counted(len(samples), 'sample')} to "
+            f"train learned caches on{copies}; expected at least {fewest} different ones"
         )
     order = np.random.default_rng(seed).permutation(rows)
     if proves_newest:
