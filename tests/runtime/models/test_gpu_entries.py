@@ -18,9 +18,11 @@ import pytest
 from brisk.copies.connection import resolve
 from brisk.copies.local import copy_of
 from brisk.errors import BriskError, InvalidConfigurationError, UnavailableError
+from brisk.protocol.entry_files import REMOTE_FILE
 from brisk.protocol.runtime_paths import RuntimePaths
 from brisk.segments.onnxruntime import onnxruntime
 from brisk.sourcing.room import kept_copies
+from brisk.stub.config.entry import find_model
 from support.hosts.registry import registry_of
 from support.models.segment_models import chain, whole
 from support.remote.entries import end_courier, publish_here
@@ -139,6 +141,26 @@ def test_requests_of_a_worker_that_is_killed_are_answered_by_the_next(
         os.kill(worker_of(gpu_place), signal.SIGKILL)
         for answer in pending:
             np.testing.assert_array_equal(answer.output(), -X)
+
+
+def test_a_stub_waits_until_all_of_a_model_for_a_gpu_is_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BRISK_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("BRISK_RUNTIME_DIR", str(tmp_path / "runtime"))
+    model = chain(tmp_path / "model.onnx")
+    entry = tmp_path / "repository" / "m"
+    for folder in (tmp_path / "published", entry / "1"):
+        folder.mkdir(parents=True)
+    try:
+        with registry_of(tmp_path / "published") as registry:
+            shutil.copy(publish_here(registry, model), entry / "1" / REMOTE_FILE)
+            registry.hold("/m/model.onnx", model.stat().st_size // 2)
+            assert not copy_of(find_model(entry, 1, {})).is_whole
+            threading.Timer(1.0, registry.let_go).start()
+            assert copy_of(find_model(entry, 1, {}, waits=True)).is_compared
+    finally:
+        end_courier()
 
 
 def test_a_model_that_arrives_is_loaded_when_all_of_it_is_here(

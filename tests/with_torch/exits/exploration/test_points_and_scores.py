@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from brisk.errors import InvalidModelError
+from brisk.errors import InvalidModelError, InvalidRequestError
 from brisk.exits.base_model import load_graph, taps_of, values_at
 from brisk.exits.data.collecting import check_classes, settled_scores, with_rows
 from brisk.exits.data.samples import Samples
@@ -228,7 +228,7 @@ def test_values_of_which_the_same_one_is_always_the_greatest_are_refused_unless_
     scores = find_scores(graph)
     teacher = np.eye(10, dtype=np.float32)[np.where(np.arange(1000) < 950, 3, 5)]
     words = r"95% of the data have one class, expected below 95%\. Of values, brisk_tolerance"
-    with pytest.raises(InvalidModelError, match=words):
+    with pytest.raises(InvalidRequestError, match=words):
         check_classes(teacher, scores, "small")
     check_classes(teacher, find_scores(graph, "scores"), "small")
     check_classes(teacher[1:], scores, "small")

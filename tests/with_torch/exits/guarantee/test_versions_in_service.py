@@ -63,8 +63,12 @@ def test_caches_learned_from_the_traffic_alone_go_once_they_are_refuted() -> Non
     assert caches.news == [Change.WITHDRAWN], "once, whatever else its audits find"
 
 
-def test_a_frame_s_answers_are_audited_by_the_promise_that_it_keeps() -> None:
+def test_a_frame_s_answers_are_audited_by_the_promise_that_it_keeps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """They keep 97 % of which four in a hundred are wrong, and not 99.5 %."""
+    refuted: list[ServedCaches] = []
+    monkeypatch.setattr(SessionCaches, "refuted", lambda _, version: refuted.append(version))
     caches = SessionCaches()
     served_version = levelled(0.97, 0.995, revision=1)
     caches.bring(served_version)
@@ -85,6 +89,7 @@ def test_a_frame_s_answers_are_audited_by_the_promise_that_it_keeps() -> None:
         assert served_version.switched_off(0.97) == frozenset()
         assert served_version.switched_off(0.995) == ({0} if is_refuted else set())
     assert [exit_.state for exit_ in served_version.exits()] == ["on below 99.5%", "on"]
+    assert not refuted, "those who ask for the promise that was made are served on"
     frame = caches.start({"image": ROWS}, ["scores"], 0.995)
     assert frame is not None
     frame.step()

@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from brisk.errors import InvalidModelError
+from brisk.errors import BriskError, InvalidModelError, InvalidRequestError
 from brisk.exits.base_model import (
     BaseModel,
     answers_of,
@@ -254,7 +254,8 @@ def check_classes(
     teacher: np.ndarray, scores: Scores, model: str, *, needs_classes: bool = False
 ) -> None:
     """Raises InvalidModelError if the answers do not look like scores of classes, or if the model
-    ``needs_classes`` and does not say itself that they are.
+    ``needs_classes`` and does not say itself that they are; InvalidRequestError if these data
+    alone leave it open: nearly all are of one class.
 
     ``teacher``: softmax of the scores, [rows, classes]. Scores which the model itself or the user
     calls such are not checked.
@@ -266,6 +267,7 @@ def check_classes(
     entropy = -(teacher * np.log(np.maximum(teacher, 1e-12))).sum(1).mean()
     share = float(entropy) / math.log(scores.classes)
     of_one = float(np.bincount(teacher.argmax(1)).max()) / len(teacher)
+    kind: type[BriskError] = InvalidModelError
     found = ""
     if share > MOST_UNCERTAIN:
         found = (
@@ -274,8 +276,9 @@ def check_classes(
         )
     elif of_one >= MOST_OF_ONE_CLASS:
         found = f"{of_one:.0%} of the data have one class, expected below {MOST_OF_ONE_CLASS:.0%}"
+        kind = InvalidRequestError  # others may have more
     if found:
-        raise InvalidModelError(
+        raise kind(
             f"output '{scores.value}' of model '{model}' does not look like class scores: "
             f"{found}. Of values, brisk_tolerance (--tolerance) says which count as the model's "
             f"own; if it classifies, say so to `brisk caches train`: --output {scores.value}"

@@ -27,7 +27,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -74,6 +76,15 @@ def note_use(model_file: Path) -> None:
         descriptor = os.open(note, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
         with os.fdopen(descriptor, "wb") as file:
             file.write(os.fsencode(os.path.realpath(model_file)))
+
+
+def idle_s(model_file: Path) -> float:
+    """Return the time since the traffic of a model was last learned from, by any runtime; infinity
+    if that is unknown."""
+    try:
+        return time.time() - (private_folder(model_file) / OF_MODEL).stat().st_mtime
+    except OSError:
+        return math.inf
 
 
 def training_folders() -> Path:

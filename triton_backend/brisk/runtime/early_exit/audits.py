@@ -236,7 +236,8 @@ def _judge(audit: Audit, verdicts: Sequence[bool]) -> None:
                 f"model '{model}': exit {name} is switched off, its live agreement "
                 f"refutes the promise of {audit.accuracy:.1%}"
             )
-            audit.session.caches.refuted(audit.served)
+            if audit.accuracy <= cascade.levels[0].accuracy:  # a stricter promise ends by itself
+                audit.session.caches.refuted(audit.served)
     audit.session.caches.settle()
     _count_changes(audit.session, audit.labels)
 

@@ -21,6 +21,7 @@ from brisk.exits.files.learning_record import Aim, stamp_text
 from brisk.exits.files.versions import (
     adapted_file,
     candidate_file,
+    idle_s,
     is_candidate_outdated,
     latest,
     learned_file,
@@ -234,11 +235,14 @@ class CacheWatch:
                 for session, at_s in self._left
                 if not session.table.is_closed
             ]
-            due = [session for session, at_s in left if now_s - at_s >= LEFT_S]
-            self._left = [each for each in left if each[0] not in due]
-        for session in due:
+            self._left = left
+        for session in [each for each, at_s in left if now_s - at_s >= LEFT_S]:
+            if idle_s(session.path) < LEFT_S:  # another runtime learns of it
+                continue
             note_use(session.path)
             delete_inputs(session.path)
+            with self._lock:
+                self._left = [each for each in self._left if each[0] is not session]
         if now_s - self._swept_s >= SWEPT_EVERY_S:
             self._swept_s = now_s
             remove_abandoned(each.session.path for each in watched)

@@ -294,7 +294,7 @@ class Loader:
             entry.reach(LoadState.SETTLED if preparer is None else LoadState.WARM)
         if caches is not None and not table.is_closed:
             self._caches.serve(session, caches, entry.aim)
-        elif is_warm:
+        elif is_warm and caches is None and not table.is_closed:
             self._caches.collect(session, entry.aim)
         if self._later.is_empty():  # no other session waits for this
             make_private(self._pause)

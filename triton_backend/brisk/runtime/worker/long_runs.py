@@ -125,7 +125,7 @@ class LongRuns:
         """Return whether a step has had more time than it should take."""
         most_ns = max(STALLED_NS, STALLED_RUNS * (step.run.profile.run_ns or 0.0))
         taken_ns = now_ns - step.began_ns
-        if taken_ns > most_ns and step.looked_computed_ns is not None and taken_ns < STARVED_NS:
+        if taken_ns > most_ns and step.looked_computed_ns and taken_ns < STARVED_NS:
             session = step.run.session
             if not (session.awaits_load or session.awaits_bytes):  # else it may wait, not starve
                 taken_ns = computed_ns(step.thread) - step.looked_computed_ns

@@ -46,7 +46,8 @@ class Step:
     ``is_stalled``: it is aside, and does not end when it should.
     ``ended_ns``: when it was asked to end, else None.
     ``computed_ns``: the processor time of its thread at that moment.
-    ``looked_computed_ns``: that when it was first found to take long; None if nobody has asked.
+    ``looked_computed_ns``: that when it was first found to take long; None if nobody has asked, 0
+    if it is unknown.
     ``is_last``: when it is over, whether it was the last step of the run.
     ``error``: the error that it ended with.
     """

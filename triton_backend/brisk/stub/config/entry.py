@@ -79,7 +79,8 @@ def read_entry(
     directory = users_path(Path(arguments["model_repository"]))
     if COUNT in notices and not _says_instances(directory):
         notices = tuple(notice for notice in notices if notice != COUNT)
-    model_path = find_model(directory, version, config, meanwhile, keeps=keeps)
+    waits = keeps and device != "cpu"  # a GPU is given all weights at once
+    model_path = find_model(directory, version, config, meanwhile, keeps=keeps, waits=waits)
     _check_completion(config)
     sequences = None
     if "sequence_batching" in config:
@@ -156,14 +157,16 @@ def find_model(
     meanwhile: Callable[[], None] = lambda: None,
     *,
     keeps: bool = False,
+    waits: bool = False,
 ) -> Path:
     """Return the model file of a version, like ``find_file``.
 
     For ``model.remote``, which names a model elsewhere, it is the file in the model's local copy,
     which may still be arriving; ``meanwhile`` is called if the bytes that describe the model have
-    to be waited for. ``keeps``: the copy is not removed while this process lives. Raises
-    InvalidModelError like ``find_file``, and if there is no file; UnavailableError if nothing can
-    be fetched.
+    to be waited for. ``keeps``: the copy is not removed while this process lives. ``waits``: the
+    copy is to be whole; a stub waits for that, not a worker, whose other models would wait with
+    it. Raises InvalidModelError like ``find_file``, and if there is no file; UnavailableError if
+    nothing can be fetched.
     """
     file = find_file(directory, version, config)
     if file is None:
@@ -176,7 +179,15 @@ def find_model(
         return file
     from brisk.copies.connection import resolve
 
-    return resolve(file, meanwhile, keeps=keeps)
+    model = resolve(file, meanwhile, keeps=keeps)
+    if waits:
+        from brisk.copies.courier import await_whole
+        from brisk.copies.local import copy_of
+
+        copy = copy_of(model)
+        if copy is not None:
+            await_whole(copy)
+    return model
 
 
 def find_file(directory: Path, version: int, config: Mapping[str, Any]) -> Path | None:
