@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +17,8 @@ from onnx import TensorProto, helper, numpy_helper
 from tritonclient import http
 from tritonclient.utils import InferenceServerException
 
+from brisk.protocol.runtime_paths import Role, RuntimePaths
+from brisk.telemetry.observer import Observer
 from brisk.triton.launch import TritonServer
 from brisk.triton.locate import ServerInstallation
 from brisk_client.inference import InferenceClient, Transport
@@ -307,6 +311,55 @@ def test_a_missing_model_file_is_named(
     shutil.move(directory / "1" / "model.onnx", directory / "1" / "other.onnx")
     with pytest.raises(InferenceServerException, match=r"model\.onnx"):
         control.load_model("vanished")
+
+
+def deaths(server: TritonServer) -> list[str]:
+    """The stubs' deaths among the worker's incidents."""
+    with Observer(RuntimePaths(runtime_directory(server), "cpu"), Role.FOREGROUND) as observer:
+        told = [each.what for each in observer.status().incidents]
+    return [what for what in told if "has died" in what]
+
+
+def stubs_of(server: TritonServer, name: str) -> list[int]:
+    """The processes that Triton's commands for the entry's stubs have made."""
+    found = []
+    for process in processes_started_in(runtime_directory(server)):
+        with contextlib.suppress(OSError):  # it has ended
+            words = Path(f"/proc/{process}/cmdline").read_bytes()
+            if f"/{name}/1/".encode() in words:
+                found.append(process)
+    return found
+
+
+def test_a_stub_that_died_is_told_of_and_one_that_was_unloaded_or_refused_is_not(
+    repository: Path,
+    server: TritonServer,
+    control: http.InferenceServerClient,
+    client: InferenceClient,
+) -> None:
+    one = 'backend: "brisk" instance_group [ { count: 1 kind: KIND_CPU } ]'
+    write_entry(repository, "mortal", doubled(), one)
+    write_entry(
+        repository, "refused", doubled(), f'backend: "brisk" {SIGNATURE}'.replace("4", "5")
+    )
+    control.load_model("mortal")
+    with pytest.raises(InferenceServerException, match="5"):
+        control.load_model("refused")
+    control.unload_model("mortal")
+    wait_until(lambda: not stubs_of(server, "mortal"), "the end of the unloaded stub")
+    control.load_model("mortal")
+    for stub in stubs_of(server, "mortal"):
+        os.kill(stub, signal.SIGKILL)
+    with TIMED:
+        wait_until(lambda: bool(deaths(server)), "the incident")
+    assert deaths(server) == [
+        "the stub of model 'mortal' has died: its instance is gone until the entry is unloaded and "
+        "loaded again"
+    ]
+    control.unload_model("mortal")
+    control.load_model("mortal")
+    x = np.ones((1, 4), np.float32)
+    np.testing.assert_array_equal(client.infer("mortal", {"x": x})["y"], 2 * x)
 
 
 def test_a_relative_repository_path_is_the_servers_own(

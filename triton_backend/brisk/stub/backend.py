@@ -152,11 +152,12 @@ class ModelInstance:
         """Call ``_check_tensors``, and close the connection before raising its error.
 
         Otherwise a thread of the connection may write to Triton's log while this process ends,
-        which frees memory twice.
+        which frees memory twice. The worker is told of the leave: this stub has not died.
         """
         try:
             _check_tensors(arguments, self._entry)
         except BaseException:
+            self._connection.send(ForgetStatistics())
             self._connection.close()
             raise
 

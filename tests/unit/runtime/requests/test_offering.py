@@ -13,7 +13,7 @@ import pytest
 from brisk.os_priority import Precedence
 from brisk.protocol.channel import Receiver
 from brisk.protocol.records import ComputedInStub, ComputeInStub, ComputeNoMore, Record
-from brisk.protocol.runtime_paths import new_socket
+from brisk.protocol.runtime_paths import Role, new_socket
 from brisk.protocol.stub_process import birth_of
 from brisk.runtime.models.entry import Binding, LoadOutcome, LoadState
 from brisk.runtime.models.load_watch import LoadWatch
@@ -53,7 +53,7 @@ class _Prepared(ASession):
 class Stub:
     """Of one small model, and the worker that it is connected to."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, role: Role = Role.FOREGROUND) -> None:
         self._listener = new_socket()
         self._listener.bind(ADDRESS)
         self._listener.listen(1)
@@ -76,7 +76,7 @@ class Stub:
         profile.learn(100_000)
         self.binding.lone_run = profile, 1
         self._gate = Gate()
-        self._offering = Offering(self._connections, table, self._gate.descriptor, threads=4)
+        self._offering = Offering(self._connections, table, self._gate.descriptor, 4, role)
         self._now_ns = 0
         self._offering.look(self._now_ns)
 
@@ -235,3 +235,46 @@ def test_a_stub_that_died_is_noted_once_a_descriptor_is_left_to_see_that(stub: S
     assert INCIDENTS.newest(1) == before
     stub.pass_s(1, 1000)
     assert "has died while it computed the model itself" in INCIDENTS.newest(1)[0][1]
+
+
+def test_a_stub_that_died_without_computing_is_told_of_and_its_model_is_offered_again(
+    stub: Stub, tmp_path: Path
+) -> None:
+    stub.dies()
+    stub.pass_s(1, 0)
+    name = stub.binding.model.name
+    assert INCIDENTS.newest(1)[0][1] == (
+        f"the stub of model '{name}' has died: its instance is gone until the entry is unloaded "
+        "and loaded again"
+    )
+    assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize("case", ["it leaves", "its load failed", "its server died", "it lives"])
+def test_a_stub_that_has_not_died_by_itself_is_not_told_of(stub: Stub, case: str) -> None:
+    before = INCIDENTS.newest(1)
+    if case == "it leaves":
+        stub.binding.peer.is_leaving = True
+    elif case == "its load failed":
+        stub.binding.session = None
+    stub.dies()
+    if case == "its server died":
+        stub.binding.peer.server_birth = 1
+    elif case == "it lives":
+        stub.binding.peer.pid = os.getpid()
+    stub.pass_s(2, 0)
+    assert INCIDENTS.newest(1) == before
+
+
+@pytest.mark.parametrize(("job_class", "told"), [("normal", False), ("besteffort", True)])
+def test_the_background_worker_tells_of_stubs_of_besteffort_models_alone(
+    job_class: str, tmp_path: Path, *, told: bool
+) -> None:
+    """Those of others are connected to the foreground worker, too, which tells of them."""
+    stub = Stub(tmp_path, Role.BACKGROUND)
+    before = INCIDENTS.newest(1)
+    stub.binding.model = stub.binding.model._replace(job_class=job_class)
+    stub.dies()
+    stub.pass_s(1, 0)
+    stub.close()
+    assert (INCIDENTS.newest(1) != before) is told

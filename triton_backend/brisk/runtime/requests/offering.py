@@ -1,4 +1,5 @@
-"""Chooses models that stubs compute themselves: small ones that are warm, safe and hot.
+"""Chooses models that stubs compute themselves: small ones that are warm, safe and hot; reports
+stubs that have died.
 
 For a network of 0.1 ms the way from the stub to the worker and back takes several times as long as
 the network, and for one of 3 ms a sixth of it. A stub that has mapped the prepared form runs it at
@@ -15,10 +16,12 @@ import math
 import os
 from operator import add
 from pathlib import Path
+from typing import NamedTuple
 
 from brisk.errors import InvalidModelError
 from brisk.ownership import make_private
 from brisk.protocol.records import ComputedInStub, ComputeInStub, ComputeNoMore, LoadModel
+from brisk.protocol.runtime_paths import Role
 from brisk.protocol.stub_process import birth_of
 from brisk.runtime.log import LOGGER
 from brisk.runtime.models.entry import Binding, SessionEntry
@@ -57,6 +60,15 @@ LONGER_BYTES = 32 << 20
 of threads."""
 
 
+class _Missing(NamedTuple):
+    """A stub that has gone and had a loaded model."""
+
+    peer: Peer
+    model: LoadModel
+    computed: bool
+    """Whether it was offered the model to compute it itself."""
+
+
 class Offering:
     """Offers models to their stubs. ``look`` is called about once a second, other methods on
     events."""
@@ -67,24 +79,27 @@ class Offering:
         sessions: SessionTable,
         gate: int | None,
         threads: int,
+        role: Role,
     ) -> None:
         """Begin without offers. ``gate``: the descriptor of the gate's page; None: nothing is ever
-        offered. ``threads``: those that compute a segment in the worker."""
+        offered. ``threads``: those that compute a segment in the worker, whose ``role`` is
+        given."""
         self._connections = connections
         self._sessions = sessions
         self._gate = gate
         self._threads = threads
-        self._missing: list[tuple[Peer, LoadModel]] = []
-        """Stubs that were offered a model and have gone since the last look."""
+        self._role = role
+        self._missing: list[_Missing] = []
+        """Stubs of loaded models that have gone since the last look."""
         self._looked_ns: int | None = None
 
     def look(self, now_ns: int) -> None:
         """Offer models that have become small, warm and hot. Take back those that change or have
         become cold.
         """
+        self._judge_missing()
         if self._gate is None:
             return
-        self._judge_missing()
         passed_s = 0.0 if self._looked_ns is None else (now_ns - self._looked_ns) / 1e9
         self._looked_ns = now_ns
         for entry in self._sessions.entries():
@@ -154,36 +169,48 @@ class Offering:
             binding.is_refused = True
             self._take_back(binding)
             text = f"a run of model '{binding.model.name}' took too long in its stub"
-            LOGGER.warning(f"{text}: from now on a worker computes it")
+            LOGGER.info(f"{text}: from now on a worker computes it")
             INCIDENTS.note(text)
 
     def gone(self, peer: Peer) -> None:
         """Note the end of a connection. A stub that gave no notice may have died of its model."""
         if peer.parent and not peer.is_leaving:
-            bindings = self._sessions.bindings_of(peer)
-            offered = (each for each in bindings if each.offered_ns is not None)
-            self._missing += [(peer, binding.model) for binding in offered]
+            self._missing += [
+                _Missing(peer, binding.model, computed=binding.offered_ns is not None)
+                for binding in self._sessions.bindings_of(peer)
+                if binding.session is not None and self._tells_of(binding.model)
+            ]
+
+    def _tells_of(self, model: LoadModel) -> bool:
+        """Whether this worker reports the death of a model's stub. The background worker leaves
+        models of other classes to the foreground one, to which their stubs are connected, too."""
+        return self._role is Role.FOREGROUND or model.job_class == JobClass.BESTEFFORT.value
 
     def _judge_missing(self) -> None:
-        """Note never to offer a model again if its stub has died and the stub's server has not.
+        """Report stubs that have died while their servers have not, and note never to offer such a
+        model again that its stub was computing.
 
         This check comes later than the end of a connection: a process closes its sockets before it
         is gone, and a server's stubs end before the server has.
         """
         missing, self._missing = self._missing, []
-        for peer, model in missing:
+        for each in missing:
+            peer, model = each.peer, each.model
             try:
                 if birth_of(peer.pid) is not None or birth_of(peer.parent) != peer.server_birth:
                     continue
             except OSError:  # no descriptor is left to read it with
-                self._missing.append((peer, model))
+                self._missing.append(each)
                 continue
+            how = " while it computed the model itself, which no stub does again"
             text = (
-                f"the stub of model '{model.name}' has died while it computed the model itself: "
-                "from now on a worker does"
+                f"the stub of model '{model.name}' has died{how if each.computed else ''}: its "
+                "instance is gone until the entry is unloaded and loaded again"
             )
-            LOGGER.error(text)
+            LOGGER.info(text)  # a warning would be an incident of its own
             INCIDENTS.note(text)
+            if not each.computed:
+                continue
             with contextlib.suppress(OSError, InvalidModelError):
                 note = note_of(Path(model.path), "stub-deaths")
                 make_private(note.parent)

@@ -106,7 +106,7 @@ class Worker:
             wake=connections.wake,
         )
         gate = controller.gate.descriptor if is_first and settings.computes_in_stubs else None
-        offering = Offering(connections, sessions, gate, settings.threads)
+        offering = Offering(connections, sessions, gate, settings.threads, role)
         observation = Observation(
             role=role,
             device=device,
