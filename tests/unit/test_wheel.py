@@ -124,9 +124,14 @@ def test_a_runtime_of_the_wheel_serves_a_model_without_torch(
     assert recorded["traceEvents"]
 
 
+def write_python_backend(directory: Path) -> None:
+    (directory / "python").mkdir()
+    for name in ("libtriton_python.so", "triton_python_backend_stub"):
+        (directory / "python" / name).touch()
+
+
 def test_the_backend_is_installed_from_the_wheel(environment: Path, tmp_path: Path) -> None:
-    (tmp_path / "python").mkdir()
-    (tmp_path / "python" / "libtriton_python.so").touch()
+    write_python_backend(tmp_path)
     done = run(environment, tmp_path, "install", "--backend-directory", str(tmp_path), "--copy")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "brisk" / "model.py").is_file()
@@ -139,8 +144,7 @@ def test_launchers_come_with_the_wheel(environment: Path, tmp_path: Path) -> Non
     """A first start compiles nothing; any Python of the platform takes the wheel."""
     compilers = tmp_path / "no-compilers"
     compilers.mkdir()
-    (tmp_path / "python").mkdir()
-    (tmp_path / "python" / "libtriton_python.so").touch()
+    write_python_backend(tmp_path)
     options = ["--backend-directory", str(tmp_path), "--copy"]
     done = run(environment, tmp_path, "install", *options, PATH=str(compilers))
     assert done.returncode == 0, done.stderr

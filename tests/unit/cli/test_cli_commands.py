@@ -15,7 +15,7 @@ from tritonclient.utils import InferenceServerException
 import brisk
 import brisk.cli.application as application_module
 from brisk.cli import main
-from brisk.triton.locate import LIBRARY
+from brisk.triton.locate import LIBRARY, STUB
 from support.models.identity_models import FLOAT_BATCH, write_model
 
 
@@ -259,6 +259,31 @@ def test_explain_shows_the_batch_that_an_entry_is_completed_with(
     assert "  batch: " not in run("explain", entry / "1" / "model.onnx").stdout
 
 
+@pytest.mark.parametrize(
+    ("config", "shape", "said"),
+    [
+        ("", ["batch"], ["  requests: x [n, 1]"]),
+        ("", [], ["  requests: x [1]"]),
+        ("", ["batch", 3], []),
+        ("", [3], []),
+        (
+            "max_batch_size: 8 input { name: 'x' data_type: TYPE_FP32 dims: [2, 3] "
+            "reshape { shape: [6] } }",
+            ["batch", 6],
+            ["  requests: x [n, 2, 3]"],
+        ),
+    ],
+)
+def test_explain_shows_the_shape_of_requests_where_it_has_more_sizes_than_the_models(
+    tmp_path: Path, config: str, shape: list[str | int], said: list[str]
+) -> None:
+    kind = (TensorProto.FLOAT, shape)
+    entry = write_model(tmp_path / "net", {"x": kind}, {"y": kind})
+    (entry / "config.pbtxt").write_text(config)
+    lines = run("explain", entry).stdout.splitlines()
+    assert [line for line in lines if line.startswith("  requests:")] == said
+
+
 def test_explain_counts_what_bodies_of_nodes_hold(tmp_path: Path) -> None:
     kind = (TensorProto.FLOAT, [256, 256])
 
@@ -330,7 +355,8 @@ def test_explaining_an_absent_version_lists_the_present_ones(tmp_path: Path) -> 
 
 def test_install_says_where_and_how_to_use_it(tmp_path: Path) -> None:
     (tmp_path / "python").mkdir()
-    (tmp_path / "python" / LIBRARY).touch()
+    for name in (LIBRARY, STUB):
+        (tmp_path / "python" / name).touch()
     answer = run("install", "--backend-directory", tmp_path, "--as", "onnxruntime", "--copy")
     assert answer.returncode == 0, answer.stderr
     assert str(tmp_path / "onnxruntime") in answer.stdout

@@ -15,14 +15,14 @@ from brisk.triton.backend_directory import (
     default_directory,
     install,
 )
-from brisk.triton.locate import LIBRARY, ServerInstallation, locate_server
+from brisk.triton.locate import LIBRARY, STUB, ServerInstallation, locate_server
 
 
 @pytest.fixture
 def deployment(tmp_path: Path) -> Path:
     """A deployment's backend directory with the Python and another ONNX backend."""
-    for file in (f"python/{LIBRARY}", "onnxruntime/libtriton_onnxruntime.so"):
-        (tmp_path / file).parent.mkdir()
+    for file in (f"python/{LIBRARY}", f"python/{STUB}", "onnxruntime/libtriton_onnxruntime.so"):
+        (tmp_path / file).parent.mkdir(exist_ok=True)
         (tmp_path / file).touch()
     return tmp_path
 
@@ -118,6 +118,16 @@ def test_a_directory_that_is_no_backend_directory_is_refused(tmp_path: Path) -> 
         install(tmp_path)
     with pytest.raises(InvalidConfigurationError, match="is no directory"):
         install(tmp_path / "absent")
+
+
+@pytest.mark.parametrize("lacking", [LIBRARY, STUB])
+def test_a_backend_directory_without_the_whole_python_backend_is_refused(
+    deployment: Path, lacking: str
+) -> None:
+    (deployment / "python" / lacking).unlink()
+    with pytest.raises(InvalidConfigurationError, match=f"holds no python/{lacking}: "):
+        install(deployment)
+    assert not (deployment / "brisk").exists()
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/b"])

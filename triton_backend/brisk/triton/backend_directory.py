@@ -21,7 +21,7 @@ import brisk
 from brisk.errors import InvalidConfigurationError
 from brisk.fork_server.build import place_launchers
 from brisk.settings import cache_directory
-from brisk.triton.locate import ServerInstallation
+from brisk.triton.locate import LIBRARY, STUB, ServerInstallation
 
 DEFAULT_NAMES = ("brisk", "onnxruntime")
 REPLACED_SUFFIX = ".replaced-by-brisk"
@@ -99,11 +99,12 @@ def install(
     """
     if not directory.is_dir():
         raise InvalidConfigurationError(f"'{directory}' is no directory")
-    if not (directory / "python" / "libtriton_python.so").is_file():
-        raise InvalidConfigurationError(
-            f"'{directory}' holds no python/libtriton_python.so: it is no Triton backend "
-            "directory, or one without the Python backend, which Brisk needs"
-        )
+    for needed in (LIBRARY, STUB):  # without a stub each load would wait for one for ever
+        if not (directory / "python" / needed).is_file():
+            raise InvalidConfigurationError(
+                f"'{directory}' holds no python/{needed}: it is no Triton backend directory, or "
+                "one without the whole Python backend, which Brisk needs"
+            )
     if name in ("", "..") or Path(name).name != name:
         raise InvalidConfigurationError(f"'{name}' is no backend name")
     target = directory / name

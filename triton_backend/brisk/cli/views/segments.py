@@ -35,7 +35,7 @@ from brisk.segments.prepared.manifest import SEVERAL_ROWS, KeptSegment
 from brisk.segments.prepared.siblings import find_form, sibling_of
 from brisk.segments.source import SegmentPlan
 from brisk.segments.starting import usable_cores
-from brisk.stub.config.completion import complete, is_whole
+from brisk.stub.config.completion import complete
 from brisk.stub.config.parameters import parse_parameters
 from brisk.stub.config.session_tuning import TAKEN, read_tuning
 from brisk.stub.config.signature import model_signature
@@ -69,7 +69,7 @@ def segments_text(file: Path, entry: Path | None, *, every: bool) -> Iterator[st
     yield from _variables_text("input", source.plan.inputs, every=every)
     yield from _variables_text("output", source.plan.outputs, every=every)
     if entry is not None:
-        yield f"  {_batch_text(entry, file)}"
+        yield from _batch_text(entry, file)
     yield f"  class: {class_text}"
     yield f"  {_cutting_text(source, types, sum(times_ns) / 1e6, taps)}"
     yield f"  prepared form: {prepared_text}"
@@ -110,18 +110,22 @@ def _said(entry: Path | None, file: Path) -> tuple[str, SessionTuning, Aim | Non
     return words, read_tuning(config, entry, file).tuning, aim_of(file, config, said)
 
 
-def _batch_text(entry: Path, file: Path) -> str:
-    """Return a text on how many rows of requests are joined, as the entry says or completion adds.
+def _batch_text(entry: Path, file: Path) -> Iterator[str]:
+    """Yield lines of text on how many rows of requests are joined, as the entry says or completion
+    adds, and on the inputs of which requests have more sizes than the model.
 
     Raises InvalidModelError and InvalidConfigurationError as a completion does.
     """
-    config = written_config(entry)
-    rows = int(config.get("max_batch_size", 0))
-    if not is_whole(config):
-        rows = complete(model_signature(file), config).max_batch_size
-    if not rows:
-        return "batch: none (max_batch_size 0)"
-    return f"batch: up to {_count_text(rows, 'row')} (max_batch_size)"
+    config, signature = written_config(entry), model_signature(file)
+    completion = complete(signature, config)
+    rows = completion.max_batch_size
+    limit = f"up to {_count_text(rows, 'row')} (max_batch_size)"
+    yield f"  batch: {limit if rows else 'none (max_batch_size 0)'}"
+    for tensor in config.get("input") or completion.inputs:
+        kind = signature.inputs.get(tensor["name"])
+        sizes = [*["n"][: bool(rows)], *map(str, tensor.get("dims", ()))]
+        if kind is not None and kind.shape is not None and len(kind.shape) < len(sizes):
+            yield f"  requests: {shown(tensor['name'])} [{', '.join(sizes)}]"
 
 
 def _typed(proto: ModelProto) -> ModelProto | None:
