@@ -71,6 +71,24 @@ def test_without_a_launcher_stubs_start_anew_and_the_check_says_what_it_takes(
     assert finding.verdict is Severity.UNKNOWN
 
 
+def test_a_backend_directory_that_was_removed_under_the_server_is_a_problem(
+    tmp_path: Path,
+) -> None:
+    """As with the cache directory, in which `brisk serve` puts it."""
+    backends = tmp_path / "cache" / "backends"
+    backends.mkdir(parents=True)
+    command = ("tritonserver", f"--backend-directory={backends}")
+    looked_at = deployment(tmp_path, server=os.getpid(), command=command)
+    assert [each.verdict for each in machine.server(looked_at)] == [Severity.GOOD]
+    backends.rmdir()
+    _, finding = machine.server(looked_at)
+    assert finding.verdict is Severity.PROBLEM
+    assert finding.found == f"the server's backend directory '{backends}' is gone"
+    assert finding.cost == "no model can be loaded"
+    (finding,) = forked_stubs(looked_at)
+    assert finding.verdict is Severity.UNKNOWN, "no advice that mends nothing"
+
+
 def test_the_launcher_is_looked_for_where_brisk_is_installed(tmp_path: Path) -> None:
     """Under another name, and in a directory that the server is given relative to its own."""
     server = subprocess.Popen(["sleep", "600"], cwd=tmp_path)

@@ -15,7 +15,7 @@ from brisk.protocol.runtime_paths import Role, runtime_place
 from brisk.protocol.status import Status
 from brisk.settings import absolute_paths
 from brisk.telemetry.observer import Observer
-from brisk.triton.options import options_named
+from brisk.triton.options import option, options_named
 from brisk.view.plan import REPOSITORY_OPTIONS
 
 
@@ -179,6 +179,14 @@ def of_process(process: int, path: Path) -> Path:
     except OSError:
         return path
     return root / absolute.relative_to("/")
+
+
+def lost_backends(deployment: Deployment) -> str | None:
+    """Return the backend directory that the server was given if it is there no more, else None."""
+    named = option(deployment.command, "backend-directory")
+    if deployment.server is None or not named:
+        return None
+    return None if os.path.lexists(of_process(deployment.server, Path(named))) else named
 
 
 def control_group(process: str, controller: str) -> Path:

@@ -15,6 +15,7 @@ from brisk.doctor.deployment import (
     Findings,
     advice,
     good,
+    lost_backends,
     of_process,
     problem,
     unknown,
@@ -217,7 +218,7 @@ def _onnx_files(entry: Path) -> Iterator[Path]:
             file = find_file(entry, version, written_config(entry))
         except BriskError:
             usual = entry / str(version) / MODEL_FILE
-            file = usual if usual.exists() else None
+            file = usual if os.path.exists(usual) else None
         if file is not None and file.suffix in (".onnx", ".ort"):
             yield file
 
@@ -285,6 +286,8 @@ def forked_stubs(deployment: Deployment) -> Findings:
     """
     if deployment.server is None:
         return unknown("no running server was found")
+    if lost_backends(deployment) is not None:
+        return unknown("the server's backend directory is gone")
     cost = "some 0.1 s and 0.15 s of processor time of each model's load"
     if deployment.environment.get(FORK_STUBS) == "0":
         state = f"switched off: each stub starts Python ({FORK_STUBS}=0)"
@@ -352,7 +355,7 @@ def entries(deployment: Deployment) -> Findings:
         if (lacking := layout_problem(repository)) is not None:
             change = "a directory for each model, as the text says"
             findings += problem(f"'{repository}': {lacking}", "nothing of it is served", change)
-        for entry in sorted(path for path in listed(repository) if path.is_dir()):
+        for entry in sorted(path for path in listed(repository) if os.path.isdir(path)):
             count += 1
             if (lacking := entry_problem(entry)) is not None:
                 cost = "it is not served, and the server ends, unless it has --exit-on-error=false"

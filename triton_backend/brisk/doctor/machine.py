@@ -14,6 +14,7 @@ from brisk.doctor.deployment import (
     advice,
     control_group,
     good,
+    lost_backends,
     problem,
     running,
     unknown,
@@ -40,8 +41,8 @@ _CGROUPS = Path("/sys/fs/cgroup")
 
 
 def server(deployment: Deployment) -> Findings:
-    """Report which server, or else that this shell's settings, are examined; check this shell's
-    variables that the server does not have."""
+    """Report which server, or else that this shell's settings, are examined; check that its
+    backends are still there, and this shell's variables that it does not have."""
     place = runtime_directory(deployment.environment)
     if deployment.server is None:
         return good(
@@ -50,6 +51,9 @@ def server(deployment: Deployment) -> Findings:
         )
     named = ", ".join(map(str, deployment.repositories)) or "no repository that can be seen"
     findings = good(f"process {deployment.server}, {named}, runtime directory {place}")
+    if (lost := lost_backends(deployment)) is not None:
+        state = f"the server's backend directory '{lost}' is gone"
+        findings += problem(state, "no model can be loaded", "start the server again")
     theirs = set(unknown_variables(deployment.environment))
     for line in set(unknown_variables(os.environ)) - theirs:
         findings += advice(f"{line} It is this shell's", "it sets nothing", "unset it")
