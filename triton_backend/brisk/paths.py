@@ -134,7 +134,10 @@ class _Found:
         for place in places:
             if not lies.startswith(place.rstrip("/") + "/"):
                 os.close(self._descriptor)
-                raise self._error(f"leads to {lies}, outside the model's folder {place}")
+                raise self._error(
+                    f"leads to {lies}, outside the model's folder {place}: copy it there (cp -L) "
+                    "or link it hard"
+                )
 
     def __enter__(self) -> _Found:
         return self

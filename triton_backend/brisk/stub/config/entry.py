@@ -201,7 +201,8 @@ def find_file(directory: Path, version: int, config: Mapping[str, Any]) -> Path 
     """
     named = _named_file(config)
     folder = (directory / str(version)).absolute()
-    name, what = (named, "default_model_filename") if named else (MODEL_FILE, "model file")
+    name = named or MODEL_FILE
+    what = "model file" if name == MODEL_FILE else "default_model_filename"  # Triton's own, too
     file = find_inside(folder, name, what)
     if file is not None and file.is_dir():
         file = find_inside(folder, f"{name}/{MODEL_FILE}", what)
