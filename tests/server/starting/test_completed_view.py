@@ -6,7 +6,7 @@ import json
 import shutil
 import time
 import urllib.parse
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from brisk.triton.options import option
 from support.server.entries import doubled, identity, make_model, write_entry
 from support.server.running import Endings
 from support.server.serve_command import ServeCommand, Serving, serving
+from support.unprivileged import UNPRIVILEGED, of_mode
 from support.waiting import TIMED, wait_until
 
 pytestmark = [pytest.mark.timing, pytest.mark.beside]
@@ -226,6 +227,26 @@ def test_what_is_wrong_with_an_entry_is_said_of_the_users_file(
         assert "outside the model's folder" in served.why("linked")
         assert f"{repository}/unreadable/config.pbtxt" in served.log_text
         assert f"{repository}/unknown/config.pbtxt" in served.log_text or "3:" in served.log_text
+
+
+@pytest.mark.parametrize("options", [(), (*EXPLICIT, "--load-model=*")])
+def test_a_version_that_cannot_be_read_keeps_no_other_entry_from_being_served(
+    tmp_path: Path, options: Sequence[str], serve: Serving
+) -> None:
+    repository = tmp_path / "repository"
+    write_entry(repository, "good", doubled())
+    for name, config in (("bad", 'backend: "brisk"'), ("bare", "")):
+        write_entry(repository, name, doubled(), config)
+    (repository / "bare" / "config.pbtxt").unlink()
+    with (
+        of_mode(repository / "bad" / "1", 0),
+        of_mode(repository / "bare" / "1", 0),
+        serve(tmp_path, [repository], options, under=UNPRIVILEGED) as served,
+    ):
+        assert served.ask("good", 1) == [2.0] * 4
+        for name in ("bad", "bare"):
+            line = f"'{repository / name}' is not served: '{name}/1' cannot be read; expected a"
+            assert line in served.log_text
 
 
 @pytest.fixture(scope="module")

@@ -98,9 +98,10 @@ def serving(
     environment: Mapping[str, str] | None = None,
     working_directory: Path | None = None,
     endings: Endings | None = None,
+    under: Sequence[str] = (),
 ) -> Iterator[ServeCommand]:
     """Yield a ready ``brisk serve``; it ends behind the block, with all that it has started, or
-    among ``endings``.
+    among ``endings``. ``under``: the words of a program that becomes the command.
 
     What is raised within says how the server's log ends.
     """
@@ -117,7 +118,7 @@ def serving(
             "BRISK_ARTEFACTS": "off",
             "BRISK_SAMPLED_SHARE": "0",
         }
-        command = [str(Path(sys.executable).with_name("brisk")), "serve"]
+        command = [*under, str(Path(sys.executable).with_name("brisk")), "serve"]
         for repository in repositories:
             command += ["--repository", str(repository)]
         with log.open("wb") as output:

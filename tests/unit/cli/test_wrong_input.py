@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import venv
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from brisk.doctor.deployment import Severity, find_deployment
 from brisk.errors import BriskError
 from support.deployments import deployment
 from support.models.identity_models import FLOAT_BATCH, write_model
+from support.unprivileged import UNPRIVILEGED, of_mode
 
 
 def refused(*arguments: object) -> str:
@@ -90,6 +92,12 @@ def test_values_without_sizes_are_checked_as_they_are_served(tmp_path: Path) -> 
         ("version_policy { specific { versions: [3] } }", r"loads versions [3]; there are [1]"),
         ('backend: "briks"', "did you mean 'brisk'?"),
         ('platform: "onnxruntime_onxx"', "did you mean 'onnxruntime_onnx'?"),
+        (
+            'backend: "brisk"\nbrisk_tolerance: "cosine 0.99"',
+            '; it is a parameter: parameters { key: "brisk_tolerance" value { string_value: '
+            '"cosine 0.99" } }',
+        ),
+        ("brisk_max_queue_size : 5", 'key: "brisk_max_queue_size" value { string_value: "5" }'),
     ],
 )
 def test_what_triton_refuses_before_a_stub_hears_of_it_is_found(
@@ -146,12 +154,10 @@ def test_an_entry_that_triton_loads_nothing_of_is_told_by_all_in_the_same_words(
     assert finding.found == f"'{repository / found.entry}': {found.text}"
 
 
-_UNPRIVILEGED = """
-import ctypes, os, sys
-for capability in (1, 2):  # CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH, by which root reads all
-    ctypes.CDLL(None).prctl(24, capability)  # PR_CAPBSET_DROP, for the next program
-os.execv(sys.executable, [sys.executable, "-m", "brisk.cli", *sys.argv[1:]])
-"""
+def command(*words: object) -> subprocess.CompletedProcess[str]:
+    """Run the command as a user for whom the modes of files count."""
+    run = [*UNPRIVILEGED, sys.executable, "-m", "brisk.cli", *map(str, words)]
+    return subprocess.run(run, capture_output=True, text=True)
 
 
 @pytest.mark.parametrize("mode", [0o000, 0o444])
@@ -163,15 +169,59 @@ def test_a_folder_that_cannot_be_read_keeps_no_other_from_being_served(
     write_model(repository / "net", {"x": FLOAT_BATCH}, {"y": FLOAT_BATCH})
     (repository / "lost+found" / "1").mkdir(parents=True)
     (repository / "lost+found").chmod(mode)
-    words = ["serve", "--repository", str(repository), "--tritonserver", str(tmp_path / "absent")]
-    done = subprocess.run(
-        [sys.executable, "-c", _UNPRIVILEGED, *words], capture_output=True, text=True
-    )
+    done = command("serve", "--repository", repository, "--tritonserver", tmp_path / "absent")
     told, error = done.stderr.splitlines()
     assert told.startswith(
         f"brisk: '{repository / 'lost+found'}' is not served: it cannot be read"
     )
     assert "absent" in error  # the server that it would have become
+
+
+@pytest.mark.parametrize("config", [None, 'backend: "brisk"'])
+def test_a_version_that_cannot_be_read_keeps_no_other_entry_from_being_served(
+    config: str | None, tmp_path: Path
+) -> None:
+    repository = tmp_path / "models"
+    write_model(repository / "net", {"x": FLOAT_BATCH}, {"y": FLOAT_BATCH})
+    bad = write_model(repository / "bad", {"x": FLOAT_BATCH}, {"y": FLOAT_BATCH})
+    if config is not None:
+        (bad / "config.pbtxt").write_text(config)
+    said = "'bad/1' cannot be read; expected a directory that the server's user may read"
+    with of_mode(bad / "1", 0):
+        done = command("serve", "--repository", repository, "--tritonserver", tmp_path / "absent")
+        told, error = done.stderr.splitlines()
+        assert told == f"brisk: '{bad}' is not served: {said}"
+        assert "absent" in error
+        assert said in " ".join(command("check", repository).stdout.split())
+        done = command("doctor", "--repository", repository)
+        assert f"'{bad}': {said}" in " ".join(done.stdout.split())
+
+
+@pytest.mark.parametrize("mode", [0o000, 0o444])
+def test_a_repository_that_cannot_be_read_ends_serve(mode: int, tmp_path: Path) -> None:
+    """Triton would serve it as an empty one, and be ready."""
+    entry = write_model(tmp_path / "models" / "net", {"x": FLOAT_BATCH}, {"y": FLOAT_BATCH})
+    with of_mode(entry.parent, mode):
+        options = ("--model-control-mode=explicit", "--tritonserver", tmp_path / "absent")
+        done = command("serve", "--repository", entry.parent, *options)
+    (error,) = done.stderr.splitlines()
+    assert error == f"error: model repository '{entry.parent}' cannot be read: Permission denied"
+    assert done.returncode == 1
+
+
+def test_a_folder_that_cannot_be_written_is_named_by_config(tmp_path: Path) -> None:
+    entry = write_model(tmp_path / "net", {"x": FLOAT_BATCH}, {"y": FLOAT_BATCH})
+    with of_mode(entry, 0o555):
+        done = command("config", entry)
+    (error,) = done.stderr.splitlines()
+    assert error.startswith(f"error: '{entry}' cannot be written: Permission denied; expected a")
+
+
+def test_a_repository_that_is_given_twice_is_told(tmp_path: Path) -> None:
+    write_model(tmp_path / "net", {"x": FLOAT_BATCH}, {"y": FLOAT_BATCH})
+    words = ["--repository", str(tmp_path), "--model-repository", f"{tmp_path}/"]
+    with pytest.raises(BriskError, match=f"^model repository '{tmp_path}' is given twice$"):
+        serve([*words, "--tritonserver", str(tmp_path / "absent")])
 
 
 def test_a_model_served_in_place_of_its_repository_is_told(
@@ -240,6 +290,51 @@ def test_a_runtime_directory_that_cannot_be_used_ends_serve(
     write_model(tmp_path / "models" / "entry", {"x": FLOAT_BATCH}, {"y": FLOAT_BATCH})
     with pytest.raises(BriskError, match="set BRISK_RUNTIME_DIR to"):
         serve(["--repository", str(tmp_path / "models"), "--tritonserver", "/absent"])
+
+
+@pytest.mark.parametrize(
+    ("python", "said"),
+    [
+        ("/absent/python3", "cannot be run: No such file or directory"),
+        ("/etc/passwd", "cannot be run: Permission denied"),
+        ("/bin/true", r"does not run as a Python (status 0)"),
+        ("/bin/false", r"does not run as a Python (status 1)"),
+        ("{bare}", "has no numpy, onnx, onnxruntime"),
+        ("{other}", None),
+    ],
+)
+def test_a_python_that_a_runtime_cannot_run_under_ends_serve(
+    python: str, said: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where another server's runtime goes on, which needs none."""
+    bare, other = tmp_path / "bare" / "bin" / "python", tmp_path / "other"
+    if python == "{bare}":
+        venv.create(tmp_path / "bare")
+    other.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    other.chmod(0o755)
+    named = python.format(bare=bare, other=other)
+    monkeypatch.setenv("BRISK_PYTHON", named)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    write_model(tmp_path / "models" / "entry", {"x": FLOAT_BATCH}, {"y": FLOAT_BATCH})
+    words = ["--repository", str(tmp_path / "models"), "--tritonserver", "/absent"]
+    expected = "; expected a Python that has numpy, onnx, onnxruntime"
+    said = "no executable tritonserver" if said is None else f"BRISK_PYTHON '{named}' {said}"
+    with pytest.raises(BriskError) as refusal:
+        serve(words)
+    assert str(refusal.value).startswith(said)
+    assert python == "{other}" or str(refusal.value).endswith(expected)
+
+
+def test_serve_names_settings_that_are_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A runtime that another server has started does not hear of them."""
+    monkeypatch.setenv("BRISK_THREADZ", "2")
+    write_model(tmp_path / "models" / "entry", {"x": FLOAT_BATCH}, {"y": FLOAT_BATCH})
+    with pytest.raises(BriskError, match="no executable tritonserver"):
+        serve(["--repository", str(tmp_path / "models"), "--tritonserver", "/absent"])
+    line = "brisk: there is no setting BRISK_THREADZ, did you mean BRISK_THREADS?\n"
+    assert capfd.readouterr().err == line
 
 
 def test_doctor_names_settings_that_are_none_and_threads_that_are_no_number(

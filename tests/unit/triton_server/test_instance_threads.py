@@ -3,11 +3,14 @@ of a user's."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from brisk.triton.instance_threads import THREADS, has_python_models, with_few_threads
+from support.unprivileged import UNPRIVILEGED, of_mode
 
 OURS = ("brisk", "onnxruntime")
 
@@ -71,6 +74,19 @@ def test_one_python_model_in_any_repository_counts(
     write(one, "named", 'backend: "brisk"')
     write(other, "theirs", config, file)
     assert has_python_models([one, other], backends, OURS)
+
+
+def test_a_version_that_cannot_be_read_is_no_python_model(tmp_path: Path, backends: Path) -> None:
+    write(tmp_path / "one", "named", 'backend: "brisk"')
+    looking = (
+        "import sys; from pathlib import Path\n"
+        "from brisk.triton.instance_threads import has_python_models\n"
+        f"print(has_python_models([Path(sys.argv[1])], Path(sys.argv[2]), {OURS!r}))"
+    )
+    words = [sys.executable, "-c", looking, str(tmp_path / "one"), str(backends)]
+    with of_mode(tmp_path / "one" / "named" / "1", 0):
+        done = subprocess.run([*UNPRIVILEGED, *words], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("False\n", "")
 
 
 def test_a_configuration_that_cannot_be_read_counts_as_a_python_model_s(

@@ -30,17 +30,21 @@ REFUSED = "brisk_refused"
 """The parameter of a view's configuration that says why Brisk could not complete the user's."""
 
 
+_UNREADABLE = "cannot be read; expected a directory that the server's user may read"
+
+
 def layout_problem(repository: Path) -> str | None:
     """Return why a repository, or a model file in it, would not be served; None if it may be.
 
-    Raises OSError if the repository cannot be listed.
+    Raises OSError if the repository cannot be read.
     """
     expected = f"expected a directory for each model, with files like my_model/1/{MODEL_FILE}"
     inside = sorted(path for path in repository.iterdir() if not path.name.startswith("."))
+    os.stat(f"{repository}/.")  # raises where it may be listed and not be entered
     flat = next((path.name for path in inside if path.suffix == ".onnx"), None)
     if flat is not None:
         return f"'{flat}' lies in the repository itself; {expected}"
-    if not any(path.is_dir() for path in inside):
+    if not any(map(os.path.isdir, inside)):
         return f"there is no model in it; {expected}"
     return None
 
@@ -75,8 +79,8 @@ def entry_problem(entry: Path) -> str | None:
     expected = f"expected a file like 1/{MODEL_FILE}"
     if not is_text(entry.name):
         return "its name is no UTF-8 text, which Triton needs; rename it"
-    if not os.access(entry, os.R_OK | os.X_OK):
-        return "it cannot be read; expected a directory that the server's user may read"
+    if not _is_readable(entry):
+        return f"it {_UNREADABLE}"
     inside = sorted(path for path in listed(entry) if not path.name.startswith("."))
     versions = versions_in(entry)
     if not versions:
@@ -88,6 +92,8 @@ def entry_problem(entry: Path) -> str | None:
             if path.name != CONFIG_FILE:
                 return f"it has no version: '{path.name}' lies in the entry itself; {expected}"
         return f"it has no version; {expected}"
+    if not any(_is_readable(entry / str(each)) for each in versions):
+        return f"'{entry.name}/{versions[-1]}' {_UNREADABLE}"
     files = sorted({path.name for each in versions for path in listed(entry / str(each))})
     if os.path.lexists(entry / CONFIG_FILE):
         return None
@@ -99,6 +105,10 @@ def entry_problem(entry: Path) -> str | None:
             f"is; {expected}"
         )
     return None
+
+
+def _is_readable(directory: Path) -> bool:
+    return os.access(directory, os.R_OK | os.X_OK)
 
 
 def is_pipeline(path: Path) -> bool:

@@ -11,6 +11,7 @@ time has one of its threads for each, so it decides where there is one.
 
 from __future__ import annotations
 
+import os
 import stat
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -49,7 +50,7 @@ def has_python_models(repositories: Iterable[Path], backends: Path, ours: Sequen
     others = {folder.name for folder in listed(backends) if (folder / _PYTHON_FILE).exists()}
     names = [name.encode() for name in {*others, _PYTHON}.difference(ours)]
     entries = (entry for repository in repositories for entry in listed(repository))
-    return any(_is_python_model(entry, names) for entry in entries if entry.is_dir())
+    return any(_is_python_model(entry, names) for entry in entries if os.path.isdir(entry))
 
 
 def _is_python_model(entry: Path, names: Sequence[bytes]) -> bool:
@@ -61,5 +62,6 @@ def _is_python_model(entry: Path, names: Sequence[bytes]) -> bool:
     except OSError:
         return True
     return any(name in text for name in names) or any(
-        (entry / str(version) / _PYTHON_FILE).exists() for version in versions_in(entry)
+        os.path.exists(entry / str(version) / _PYTHON_FILE)  # not where it may not be looked at
+        for version in versions_in(entry)
     )

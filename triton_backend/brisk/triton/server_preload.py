@@ -75,5 +75,5 @@ def unstartable(repositories: Sequence[Path]) -> Iterator[Path]:
     paths."""
     for repository in repositories:
         for entry in sorted(repository.iterdir()) if repository.is_dir() else ():
-            if entry.is_dir() and not is_plain(entry):
+            if os.path.isdir(entry) and not is_plain(entry):
                 yield entry

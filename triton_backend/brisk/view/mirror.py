@@ -108,7 +108,7 @@ def _texts(users: Sequence[Path], served: Sequence[str], batch: int) -> Iterator
     """
 
     def text(user: Path) -> EntryText:
-        return entry_text(user, served, batch) if user.is_dir() else AS_IT_IS
+        return entry_text(user, served, batch) if os.path.isdir(user) else AS_IT_IS
 
     remote = [user for user in users if any(user.glob(f"*/{REMOTE_FILE}"))]
     if len(remote) < 2:

@@ -109,10 +109,19 @@ def config(
 
 
 def _write(target: Path, content: bytes) -> None:
-    """Give a file its new content, or leave it as it was. Raises OSError."""
+    """Give a file its new content, or leave it as it was.
+
+    Raises InvalidConfigurationError if its folder cannot be written, OSError for other reasons.
+    """
     unfinished = target.with_name(f".{target.name}.{os.getpid()}.unfinished")
     try:
-        unfinished.write_bytes(content)
+        try:
+            unfinished.write_bytes(content)
+        except PermissionError as error:
+            raise InvalidConfigurationError(
+                f"'{target.parent}' cannot be written: {error.strerror}; expected a folder that "
+                "this user may write to, or --stdout"
+            ) from error
         if target.exists():
             shutil.copymode(target, unfinished)
         unfinished.replace(target)

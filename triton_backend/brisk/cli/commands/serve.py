@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -76,15 +75,15 @@ def _parser() -> argparse.ArgumentParser:
         "--as-onnxruntime",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="Serve entries written for the ONNX Runtime backend with Brisk, too.",
+        help="Serve entries written for the ONNX Runtime backend with Brisk, too (the default).",
     )
     parser.add_argument(
         "--complete-entries",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="Complete entries before Triton starts, which takes a stub for each. Repositories "
-        "stay as they are. With --model-control-mode poll or explicit Triton completes them in "
-        "any case.",
+        help="Complete entries before Triton starts (the default), which takes a stub for each. "
+        "Repositories stay as they are. With --model-control-mode poll or explicit Triton "
+        "completes them in any case.",
     )
     return parser
 
@@ -92,7 +91,8 @@ def _parser() -> argparse.ArgumentParser:
 def serve(words: Sequence[str]) -> None:
     """Replace this process by the server. ``words``: the arguments after ``brisk serve``."""
     own, others = _parser().parse_known_args(words)
-    from brisk.settings import absolute_paths, check_settings
+    from brisk.interpreter import checking_python
+    from brisk.settings import absolute_paths, check_settings, unknown_variables
     from brisk.triton.launch import command_line, server_environment
     from brisk.triton.locate import locate_server
     from brisk.triton.options import check_ports, on_loopback, option, without_options
@@ -110,8 +110,12 @@ def serve(words: Sequence[str]) -> None:
             f"no model repository; give one with --repository DIR{stray}"
         )
     check_settings()
+    for line in unknown_variables():
+        print(f"brisk: {line}", file=sys.stderr)
+    check_python = checking_python()  # which runs meanwhile
     _check_runtime_settings()
     _look_at_repositories(options)
+    check_python()
     installation = locate_server(own.tritonserver)
     check_ports(on_loopback(options))
     environment = {**server_environment(installation), **_AWAY}
@@ -167,9 +171,9 @@ def _check_runtime_settings() -> None:
 def _look_at_repositories(options: Sequence[str]) -> None:
     """Print which repositories and entries Triton would not load; Triton itself is silent.
 
-    Raises InvalidConfigurationError if a repository is no directory, or the server would never
-    have a model: it reads its repositories once, and can serve no entry of them. The error then
-    has the lines.
+    Raises InvalidConfigurationError if a repository is no directory, cannot be read or is given
+    twice, or the server would never have a model: it reads its repositories once, and can serve no
+    entry of them. The error then has the lines.
     """
     from brisk.paths import listed
     from brisk.protocol.entry_files import entry_problem, layout_problem
@@ -179,12 +183,19 @@ def _look_at_repositories(options: Sequence[str]) -> None:
     for repository in repositories:
         if not repository.is_dir():
             raise InvalidConfigurationError(f"model repository '{repository}' is no directory")
+        if repositories.count(repository) > 1:
+            raise InvalidConfigurationError(f"model repository '{repository}' is given twice")
     lines, entries, served = [], 0, 0
     for repository in repositories:
-        with contextlib.suppress(OSError):  # Triton says what it cannot read
-            if (problem := layout_problem(repository)) is not None:
-                lines.append(f"model repository '{repository}': {problem}")
-        for entry in sorted(path for path in listed(repository) if path.is_dir()):
+        try:
+            problem = layout_problem(repository)
+        except OSError as error:  # Triton would serve it as an empty one
+            raise InvalidConfigurationError(
+                f"model repository '{repository}' cannot be read: {error.strerror}"
+            ) from error
+        if problem is not None:
+            lines.append(f"model repository '{repository}': {problem}")
+        for entry in sorted(path for path in listed(repository) if os.path.isdir(path)):
             entries += 1
             if (problem := entry_problem(entry)) is None:
                 served += 1

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -63,7 +65,7 @@ def check_repository(repository: Path) -> Iterator[Remark]:
         return
     if (problem := layout_problem(repository)) is not None:
         yield Remark("", None, PROBLEM, problem)
-    entries = sorted(path for path in listed(repository) if path.is_dir())
+    entries = sorted(path for path in listed(repository) if os.path.isdir(path))
     for entry in entries:
         yield from _check_entry(entry)
 
@@ -86,8 +88,9 @@ def _check_entry(directory: Path) -> Iterator[Remark]:
     if not is_plain(directory) and is_text(directory.name):
         yield of_all(
             WARNING,
-            "its path has characters that mean something to a shell: `brisk serve` serves it "
-            "where there is a C++ compiler, another server never",
+            "its path has other characters than ASCII letters, digits and /._-+=:,@%: `brisk "
+            "serve` serves it where there is a C++ compiler, another server never; by HTTP no "
+            "name is found that a URL has to encode",
         )
     if (lacking := entry_problem(directory)) is not None:
         yield of_all(PROBLEM, lacking)
@@ -205,9 +208,19 @@ def _fields(text: str) -> dict[str, Any]:
 
 
 def _unknown_field(written: str | None) -> str | None:
-    """Return Triton's error text on an unknown field; None if all fields are known."""
+    """Return Triton's error text on an unknown field, for a parameter of Brisk's with the line to
+    write; None if all fields are known."""
     try:
         text_format.Parse(written or "", SCHEMA.ModelConfig())
     except text_format.ParseError as error:
-        return str(error)
+        meant = re.search(r'has no field named "(brisk_\w+)"', str(error))
+        return f"{error}{_as_parameter(meant[1], written or '')}" if meant else str(error)
     return None
+
+
+def _as_parameter(name: str, written: str) -> str:
+    """Return the line of a parameter that was written as a field."""
+    value = re.search(rf"""\b{name}\s*:\s*(?:"([^"]*)"|'([^']*)'|([^\s;,}}]*))""", written)
+    text = next(filter(None, value.groups()), "") if value else ""
+    line = f'parameters {{ key: "{name}" value {{ string_value: "{text}" }} }}'
+    return f"; it is a parameter: {line}"
