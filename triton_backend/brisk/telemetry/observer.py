@@ -49,8 +49,8 @@ class Observer:
         except OSError as error:
             raise UnavailableError(
                 f"no runtime of {place.device} answers at {self._socket_path} "
-                f"({error.strerror or error}); "
-                "BRISK_RUNTIME_DIR must be that of the server"
+                f"({error.strerror or error}): no server with a model of Brisk's runs, or "
+                "BRISK_RUNTIME_DIR is not the server's, or was removed under it"
             ) from error
         try:
             self.pid = greet(self._connection).pid
