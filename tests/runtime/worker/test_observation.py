@@ -301,8 +301,12 @@ def test_a_model_of_texts_is_traced_without_a_server(tmp_path: Path, is_given: b
 
 
 def test_no_runtime_is_an_error_that_names_the_place(place: RuntimePaths) -> None:
-    with pytest.raises(UnavailableError, match=r"no runtime of cpu answers at .*foreground\.sock"):
+    with pytest.raises(
+        UnavailableError, match=r"no runtime of cpu answers at .*foreground\.sock"
+    ) as told:
         Observer(place, Role.FOREGROUND)
+    for reason in ("no server with a model of Brisk's runs", "is not the server's", "was removed"):
+        assert reason in str(told.value)
 
 
 def test_the_command_prints_tables_and_json(place: RuntimePaths, quick: Path) -> None:

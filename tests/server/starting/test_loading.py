@@ -353,8 +353,8 @@ def test_a_stub_that_died_is_told_of_and_one_that_was_unloaded_or_refused_is_not
     with TIMED:
         wait_until(lambda: bool(deaths(server)), "the incident")
     assert deaths(server) == [
-        "the stub of model 'mortal' has died: its instance is gone until the entry is unloaded and "
-        "loaded again"
+        "the stub of model 'mortal' has died: its instance is gone until the entry is unloaded "
+        "and loaded again"
     ]
     control.unload_model("mortal")
     control.load_model("mortal")

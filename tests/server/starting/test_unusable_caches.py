@@ -54,6 +54,8 @@ def test_a_server_starts_whatever_characters_its_cache_has_in_its_path(
             f"the cache directory '{cache}' cannot be used (Triton"
         )
         assert is_elsewhere == (name != "a$cache")
+        assert served.log_text.count("all else is kept there (BRISK_CACHE_DIR)") == is_elsewhere
+        assert "nothing is kept" not in served.log_text
         ready = {entry["name"] for entry in served.post("repository/index")}
         assert ready == ({"model", "it's"} if find_compiler() is not None else {"model"})
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from brisk.cli.application import application
 from brisk.cli.commands.serve import serve
-from brisk.cli.views.checking import INFORMATION, PROBLEM, check_repository
+from brisk.cli.views.checking import INFORMATION, PROBLEM, WARNING, check_repository
 from brisk.doctor import installation, machine
 from brisk.doctor.deployment import Severity, find_deployment
 from brisk.errors import BriskError
@@ -215,6 +215,14 @@ def test_a_folder_that_cannot_be_written_is_named_by_config(tmp_path: Path) -> N
         done = command("config", entry)
     (error,) = done.stderr.splitlines()
     assert error.startswith(f"error: '{entry}' cannot be written: Permission denied; expected a")
+
+
+def test_a_name_that_a_url_has_to_encode_is_told(tmp_path: Path) -> None:
+    write_model(tmp_path / "modèle", {"x": FLOAT_BATCH}, {"y": FLOAT_BATCH})
+    (found,) = check_repository(tmp_path)
+    assert found.severity == WARNING
+    assert "other characters than ASCII letters, digits" in found.text
+    assert found.text.endswith("by HTTP no name is found that a URL has to encode")
 
 
 def test_a_repository_that_is_given_twice_is_told(tmp_path: Path) -> None:

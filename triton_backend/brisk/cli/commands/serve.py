@@ -235,9 +235,11 @@ def _assembled(
         return assembled(default)
     except OSError as error:
         cause = error
+    of_path = "backends are put elsewhere, all else is kept there"
+    lost = of_path if str(cause) == _NO_STUBS else "nothing is kept for the next start"
     print(
         f"brisk: the cache directory '{cache_directory()}' cannot be used "
-        f"({cause.strerror or cause}): nothing is kept for the next start (BRISK_CACHE_DIR)",
+        f"({cause.strerror or cause}): {lost} (BRISK_CACHE_DIR)",
         file=sys.stderr,
     )
     place = runtime_directory() / "backends" / default.name
