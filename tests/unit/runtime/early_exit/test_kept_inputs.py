@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,12 +25,17 @@ from brisk.exits.files.versions import (
     reference_file,
     training_folder,
 )
+from brisk.runtime.early_exit import cache_watch
+from brisk.runtime.early_exit.adaptation import Adaptation
+from brisk.runtime.early_exit.cache_watch import CacheWatch
+from brisk.runtime.early_exit.first_learning import FirstLearning
 from brisk.runtime.early_exit.kept_inputs import (
     ABANDONED_S,
     clear_inputs,
     delete_inputs,
     remove_abandoned,
 )
+from support.waiting import wait_until
 
 DAY_S = 86400.0
 
@@ -117,3 +124,21 @@ def test_folders_of_models_that_are_gone_are_removed_after_a_week(model: Path, w
     assert folder.exists() is (what != "gone")
     if what == "in use":
         assert time.time() - (folder / OF_MODEL).stat().st_mtime < DAY_S
+
+
+def test_inputs_stay_as_long_as_another_runtime_writes_some(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As that of a GPU, or of another container with the same cache."""
+    monkeypatch.setattr(cache_watch, "LEFT_S", 2.0)
+    first = FirstLearning(1 << 20, is_on=True, learns=True)
+    asks_for_nothing: Any = SimpleNamespace(path=model, table=SimpleNamespace(is_closed=False))
+    CacheWatch(Adaptation(0.0), 0.02, first).collect(asks_for_nothing, None)
+    rows = collected(model)[0]
+    for _ in range(15):
+        time.sleep(0.2)
+        write_samples(model, [{"x": np.zeros((5, 4), np.float32)}])
+        rows += 5
+        assert collected(model)[0] == rows
+    wait_until(lambda: collected(model) == (0, 0), "an end of the inputs")
+    asks_for_nothing.table.is_closed = True

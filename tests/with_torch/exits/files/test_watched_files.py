@@ -352,20 +352,6 @@ def test_samples_go_with_the_wish_to_learn_from_them(
         assert collected(model.file)[0] == len(model.easy)
 
 
-def test_samples_stay_as_long_as_another_runtime_writes_some(
-    model: Model, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As that of a GPU, or of another container with the same cache."""
-    monkeypatch.setattr(cache_watch, "LEFT_S", 2.0)
-    watch = CacheWatch(Adaptation(0.0), LOOK_S, FirstLearning(1 << 20, is_on=True, learns=True))
-    watch.collect(loaded(model), None)
-    for count in range(1, 16):
-        write_samples(model.file, [{"image": model.easy}])
-        assert collected(model.file)[0] == count * len(model.easy)
-        time.sleep(0.2)
-    wait_until(lambda: collected(model.file) == (0, 0), "an end of the samples")
-
-
 def test_where_no_samples_are_taken_none_are_kept(model: Model) -> None:
     write_samples(model.file, [{"image": model.easy}])
     first = FirstLearning(1 << 20, is_on=False, learns=True)
