@@ -21,12 +21,12 @@ def libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
 
 
-def end_with_parent(number: signal.Signals = signal.SIGKILL) -> None:
-    """Have the kernel send the signal to this process when the thread that started it ends.
+def end_with_parent() -> None:
+    """Have the kernel kill this process when the thread that started it ends.
 
-    If that has ended already, nothing is sent: the caller checks its parent afterwards.
+    If that has ended already, nothing happens: the caller checks its parent afterwards.
     """
-    libc().prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
+    libc().prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
 
 
 def name_process(name: str) -> None:

@@ -116,10 +116,7 @@ def note_digests(model: Path, names: Iterable[str]) -> None:
 
 
 def is_same_content(
-    model: Path,
-    before: Mapping[str, Stamp],
-    present: Mapping[str, Stamp],
-    environment: Mapping[str, str] = os.environ,
+    model: Path, before: Mapping[str, Stamp], present: Mapping[str, Stamp]
 ) -> bool:
     """Whether a model's files, whose stamps are ``present``, hold what they held when their stamps
     were ``before``.
@@ -134,9 +131,9 @@ def is_same_content(
         name: _but_ctime(each) for name, each in present.items()
     }:
         return False
-    content_of(model, present, environment)  # notes the digests if files are still as ``present``
+    content_of(model, present)  # notes the digests if files are still as ``present``
     for name, stamp in present.items():
-        _, ctimes = _read_digest(_note_of(stamp, environment), stamp)
+        _, ctimes = _read_digest(_note_of(stamp, os.environ), stamp)
         if before[name] != stamp and not {before[name][_CTIME], stamp[_CTIME]} <= {*ctimes}:
             return False
     return True

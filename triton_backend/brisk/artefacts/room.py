@@ -323,10 +323,10 @@ def sweep_now_and_then() -> None:
         sweep()
 
 
-def sweep(environment: Mapping[str, str] = os.environ) -> None:
+def sweep() -> None:
     """Remove what killed builders left, in all folders that no process builds in; one that holds
     nothing else then goes, too."""
-    for folder in [each for each in _folders(environment) if any(map(_is_remnant, listed(each)))]:
+    for folder in [each for each in _folders() if any(map(_is_remnant, listed(each)))]:
         with contextlib.suppress(OSError), store.locked(folder) as is_ours:
             if is_ours:
                 remove_remnants(folder)

@@ -7,7 +7,7 @@ import gc
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
@@ -31,21 +31,16 @@ def usable_cores() -> int:
 
 
 def start_lanes(
-    table: SegmentTable[Any],
-    threads: int,
-    before_each: BeforeEach | None = None,
-    around: Callable[[], AbstractContextManager[object]] = nullcontext,
+    table: SegmentTable[Any], threads: int, before_each: BeforeEach | None = None
 ) -> list[threading.Thread]:
     """Load all of ``table`` in the background, in one thread fewer than ``threads``, at least one.
 
     Return the loader threads, which end by themselves. ``before_each``: see the table's ``work``.
-    ``around``: makes a context in which each thread works.
     """
 
     def work(name: str) -> None:
         lower_thread(LOADING)
-        with around():
-            table.work(name, before_each)
+        table.work(name, before_each)
 
     names = [f"load-{lane}" for lane in range(max(threads - 1, 1))]
     lanes = [
