@@ -248,29 +248,12 @@ def test_types_that_numpy_lacks_are_compared_too(kind: int, tmp_path: Path) -> N
     path = tmp_path / "model.onnx"
     sets = [helper.make_opsetid("", 18)]
     onnx.save(helper.make_model(graph, opset_imports=sets, ir_version=9), path)
-    assert prepare(path, THREADS).gains != (None,)
+    (kept,) = PreparedModel(prepare(path, THREADS).path, path, THREADS).kept
+    assert kept.gain is not None
     model = WholeModel(path, THREADS)
     ones = np.ones((1, 4), helper.tensor_dtype_to_np_dtype(kind))
     assert differing_output(model, {"x": ones}, {"y": ones}) is None
     assert differing_output(model, {"x": ones}, {"y": ones + ones}) == "y"
-
-
-def test_a_model_of_strings_is_prepared_untried(tmp_path: Path) -> None:
-    values = [helper.make_tensor_value_info(name, TensorProto.STRING, ["n"]) for name in "xy"]
-    graph = helper.make_graph(
-        [helper.make_node("Identity", ["x"], ["y"])],
-        "text",
-        values[:1],
-        values[1:],
-    )
-    path = tmp_path / "model.onnx"
-    sets = [helper.make_opsetid("", 18)]
-    onnx.save(helper.make_model(graph, opset_imports=sets, ir_version=9), path)
-    made = prepare(path, THREADS)
-    assert made.gains == (None,)
-    source = PreparedModel(made.path, path, THREADS)
-    answer = run_serially(start_segments(source).program, {"x": np.array(["a"], object)})
-    assert answer["y"].tolist() == ["a"]
 
 
 def test_a_damaged_segment_is_not_read_anew_from_replaced_data(tmp_path: Path) -> None:

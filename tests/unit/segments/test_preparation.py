@@ -46,9 +46,9 @@ def test_a_model_that_reads_strings_is_prepared_though_nothing_can_try_it(tmp_pa
     graph = helper.make_graph([node], "strings", strings[:2], strings[2:])
     opset = helper.make_opsetid("", 20)
     onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=10), path)
-    made = prepare(path, THREADS)
-    assert made.gains == (None,)
-    program = open_warm_program(PreparedModel(made.path, path, THREADS))
+    source = PreparedModel(prepare(path, THREADS).path, path, THREADS)
+    assert [kept.gain for kept in source.kept] == [None]
+    program = open_warm_program(source)
     words = np.array(["ä", "b"], object)
     assert run_serially(program, {"a": words, "b": words})["c"].tolist() == ["ää", "bb"]
 

@@ -69,8 +69,6 @@ class Preparation:
     path: Path
     """The published file."""
     plan: SegmentPlan
-    gains: tuple[float | None, ...]
-    """The gains by packing, by segment; None: not measured."""
     seconds: float
     agrees: bool = True
     """Whether another model of its structure was optimised alike, if there is one."""
@@ -125,7 +123,7 @@ def prepare(
         with contextlib.suppress(OSError):  # the form is there; other models do without it
             agrees = siblings.note_form(making.skeleton, target, making.structures)
     seconds = time.monotonic() - started_s
-    return Preparation(target, making.source.plan, tuple(making.gains), seconds, agrees)
+    return Preparation(target, making.source.plan, seconds, agrees)
 
 
 def _publish(making: _Making, target: Path) -> _Making:
@@ -198,7 +196,6 @@ class _Making:
             self._several = SegmentTrial(self.source.plan, SEVERAL_ROWS)
         self._known: dict[bytes, int] = {}
         self._structures: dict[str, int] = {}
-        self.gains: list[float | None] = []
         self._made_bytes = 0
         """The bytes of weights that another model's start has to make, not only to show."""
         self.structures: list[dict[str, Any]] = []
@@ -269,7 +266,6 @@ class _Making:
             saved, session = save_optimised(segment, file, self._threads, Path(folder))
             tried = self._try(index, saved, session)
             gain, pattern_gain = tried.gains or (None, None)
-            self.gains.append(gain)
             del session
             recipes = None
             if tried.shared is not None and not self._taps:
