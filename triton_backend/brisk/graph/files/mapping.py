@@ -78,22 +78,19 @@ def map_file(path: Path) -> MappedFile:
     return MappedFile(memoryview(mapping).toreadonly(), stamp)
 
 
-def make_private(pause: Callable[[], object] = lambda: None) -> int:
-    """Copy every page of the files still mapped, in place. Return the number of bytes copied.
+def make_private(pause: Callable[[], object]) -> None:
+    """Copy every page of the files still mapped, in place.
 
     ``pause`` is called before each 2 MiB, and may block until there is time for them.
     """
     with _lock:
         mappings = list(_shared.items())
         _shared.clear()
-    copied = 0
     for mapping, leased in mappings:
         pages = np.frombuffer(mapping, np.uint8)[::PAGE_BYTES]
         for start in range(0, pages.size, _PAGES_AT_A_TIME):
             pause()
             block = pages[start : start + _PAGES_AT_A_TIME]
             np.bitwise_or(block, 0, out=block)  # writes what is there: the page becomes our own
-        copied += len(mapping)
         if leased is not None:
             leased.end()
-    return copied
