@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,8 +56,6 @@ class InputCheck:
         declares it. Raises InvalidRequestError if it is not of the declared element type or shape.
         """
         declared = self.variable.type
-        if not isinstance(value, np.ndarray):
-            raise InvalidRequestError(f"input '{self.variable.name}': expected a tensor")
         if self._rank == 0 and value.size == 1:
             value = value.reshape(())
         if name_of_dtype(value.dtype) != declared.dtype or not self._fits(value.shape):
@@ -111,24 +109,14 @@ class SegmentProgram:
                 values[self.slots[name]] = check.accept(inputs[name])
                 used += 1
             elif not check.variable.optional:
-                raise missing_input(name)
+                raise InvalidRequestError(f"input '{name}' is missing")
             else:
                 values[self.slots[name]] = self.plan.defaults[name]
         if used != len(inputs):
             names = [check.variable.name for check in self.inputs]
-            raise unknown_inputs(inputs, names)
+            unknown = sorted(set(inputs) - set(names))
+            raise InvalidRequestError(f"there is no input {unknown}; the inputs are {names}")
         return values
-
-
-def missing_input(name: str) -> InvalidRequestError:
-    """Return the error of a request that lacks an input."""
-    return InvalidRequestError(f"input '{name}' is missing")
-
-
-def unknown_inputs(names: Collection[str], declared: Sequence[str]) -> InvalidRequestError:
-    """Return the error of a request that has inputs which the model does not have."""
-    unknown = sorted(set(names) - set(declared))
-    return InvalidRequestError(f"there is no input {unknown}; the inputs are {declared}")
 
 
 def requested_slots(
