@@ -76,8 +76,7 @@ def set_process(niceness: int) -> None:
 
 def lower_thread(niceness: int) -> None:
     """Raise the calling thread's niceness, if that is allowed. It cannot be lowered again."""
-    with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)
+    _set_thread(threading.get_native_id(), niceness)
 
 
 def set_threads(niceness: int, except_for: Collection[int] = ()) -> bool:

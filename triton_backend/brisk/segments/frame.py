@@ -176,11 +176,11 @@ def run_in_one(program: SegmentProgram) -> RunAll | None:
     ):
         return None
     run: RunAll = segment.session.session._sess.run
-    slots = tuple(zip(segment.inputs, segment.reads, strict=True))
-    if all(program.slots[name] == slot for name, slot in slots) and not any(
+    if not any(
         each.variable.optional or each.variable.type.shape == () for each in program.inputs
     ):
         return run
+    slots = tuple(zip(segment.inputs, segment.reads, strict=True))
 
     def run_bound(
         outputs: Sequence[str], inputs: Mapping[str, np.ndarray], options: Any

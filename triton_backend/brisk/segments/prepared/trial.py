@@ -124,10 +124,9 @@ def check_alike(label: str, expected: list[Any], again: list[Any] | None, found:
 
     ``again``: its answer to the same inputs; if that differs, there is nothing to compare.
     """
-    reference = list(map(_bits, expected))
-    if again is None or list(map(_bits, again)) != reference:
+    if again is None or not are_equal(expected, again):
         return
-    if found is None or list(map(_bits, found)) != reference:
+    if found is None or not are_equal(expected, found):
         raise InvalidModelError(
             f"{label}: saved by ONNX Runtime, it gives other answers than before"
         )
