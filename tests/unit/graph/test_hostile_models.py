@@ -14,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from brisk.errors import InvalidModelError
 from brisk.graph.files.tensors import read_tensor
+from brisk.segments.model.graph_names import calls_of
 from brisk.segments.model.sources import BareModel
 
 Constants = dict[str, np.ndarray]
@@ -119,6 +120,20 @@ def test_a_sparse_tensor_that_explodes_is_refused(sizes: list[int], tmp_path: Pa
     onnx.save(model, tmp_path / "model.onnx")
     with pytest.raises(InvalidModelError, match="cannot load segment 0"):
         refused(tmp_path / "model.onnx")
+
+
+def test_functions_that_call_one_another_are_walked_once() -> None:
+    """Once for each of them took a minute, in which other threads waited for the interpreter."""
+    model = onnx.ModelProto()
+    for number in range(10_000):
+        function = model.functions.add(domain="own", name=f"f{number}")
+        called, domain = (f"f{number - 1}", "own") if number else ("QuantizeLinear", "")
+        function.node.add(op_type=called, domain=domain)
+    for called in ("f9999", "absent"):
+        model.graph.node.add(op_type=called, domain="own")
+    started_s = time.process_time()
+    assert calls_of(model, ("QuantizeLinear",)) == {0}
+    assert time.process_time() - started_s < 5
 
 
 def test_bodies_nested_deeper_than_protobuf_reads_are_refused(tmp_path: Path) -> None:

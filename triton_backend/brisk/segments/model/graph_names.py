@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -29,41 +29,62 @@ WITH_BODIES = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 """ONNX's operators that have graphs for attributes; of other domains any may."""
 
 
-def operators_of(model: ModelProto) -> set[str]:
-    """Return the operators of all nodes, those of bodies and functions included."""
-    operators: set[str] = set()
-    remaining = [model.graph.node, *(function.node for function in model.functions)]
+def bodies_of(node: NodeProto) -> Sequence[GraphProto]:
+    """Return the graphs that a node has for attributes. Attributes of ONNX's other operators are
+    not looked at: ONNX Runtime takes no graph there."""
+    if node.op_type not in WITH_BODIES and node.domain in ("", "ai.onnx"):
+        return ()
+    return [body for attribute in node.attribute for body in graphs_in(attribute)]
+
+
+def graphs_in(attribute: AttributeProto) -> Iterator[GraphProto]:
+    """Yield the graphs that a node's attribute holds."""
+    if attribute.HasField("g"):
+        yield attribute.g
+    yield from attribute.graphs
+
+
+def with_inner(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+    """Yield the nodes, and those of their bodies at any depth."""
+    remaining = [nodes]
     while remaining:
         for node in remaining.pop():
-            operators.add(node.op_type)
-            if node.op_type in WITH_BODIES or node.domain not in ("", "ai.onnx"):
-                remaining += [body.node for each in node.attribute for body in bodies_of(each)]
-    return operators
+            yield node
+            remaining += [body.node for body in bodies_of(node)]
+
+
+def operators_of(model: ModelProto) -> set[str]:
+    """Return the operators of all nodes, those of bodies and functions included."""
+    parts = (model.graph.node, *(function.node for function in model.functions))
+    return {node.op_type for node in with_inner(chain.from_iterable(parts))}
 
 
 def calls_of(model: ModelProto, operators: Collection[str]) -> set[int]:
     """Return the positions of the nodes in whose bodies or functions one of ``operators`` stands,
     at any depth."""
+    callers: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    remaining: list[tuple[str, str]] = []
+    for function in model.functions:
+        for node in with_inner(function.node):
+            name = function.domain, function.name
+            callers.setdefault((node.domain, node.op_type), []).append(name)
+            if node.op_type in operators:
+                remaining.append(name)
     functions: set[tuple[str, str]] = set()
-
-    def is_call(node: NodeProto) -> bool:
-        if (node.domain, node.op_type) in functions:
-            return True
-        if node.op_type not in WITH_BODIES and node.domain in ("", "ai.onnx"):
-            return False
-        bodies = (body for each in node.attribute for body in bodies_of(each))
-        return any(is_one(inner) for body in bodies for inner in body.node)
+    while remaining:
+        if (name := remaining.pop()) not in functions:
+            functions.add(name)
+            remaining += callers.get(name, ())
 
     def is_one(node: NodeProto) -> bool:
-        return node.op_type in operators or is_call(node)
+        return node.op_type in operators or (node.domain, node.op_type) in functions
 
-    while True:
-        found = {
-            (each.domain, each.name) for each in model.functions if any(map(is_one, each.node))
-        }
-        if found == functions:
-            return {place for place, node in enumerate(model.graph.node) if is_call(node)}
-        functions = found
+    return {
+        place
+        for place, node in enumerate(model.graph.node)
+        if (node.domain, node.op_type) in functions
+        or any(is_one(inner) for body in bodies_of(node) for inner in with_inner(body.node))
+    }
 
 
 def nested_nodes(model: ModelProto) -> Iterator[NodeProto]:
@@ -73,7 +94,7 @@ def nested_nodes(model: ModelProto) -> Iterator[NodeProto]:
     remaining = [model.graph.node, *(function.node for function in model.functions)]
     while remaining:
         for node in remaining.pop():
-            for body in (body for each in node.attribute for body in bodies_of(each)):
+            for body in (body for each in node.attribute for body in graphs_in(each)):
                 yield from body.node
                 remaining.append(body.node)
 
@@ -85,16 +106,11 @@ def names_in_bodies(graph: GraphProto) -> set[str]:
     ``add_initializer`` gives it for every initializer of the name, so none of these may be given.
     """
     names: set[str] = set()
-    remaining = [graph]
-    while remaining:
-        for node in remaining.pop().node:
-            if node.op_type not in WITH_BODIES and node.domain in ("", "ai.onnx"):
-                continue
-            for body in (body for each in node.attribute for body in bodies_of(each)):
-                names.update(info.name for info in body.input)
-                names |= constants_of(body)
-                names.update(name for inner in body.node for name in inner.output)
-                remaining.append(body)
+    for node in with_inner(graph.node):
+        for body in bodies_of(node):
+            names.update(info.name for info in body.input)
+            names |= constants_of(body)
+            names.update(name for inner in body.node for name in inner.output)
     return names
 
 
@@ -128,25 +144,17 @@ def reads_of(node: NodeProto, own: Collection[str] = ()) -> Iterator[str]:
     for name in node.input:
         if name and name not in own:
             yield name
-    for attribute in node.attribute:
-        for body in bodies_of(attribute):
-            inside = {*own, *(info.name for info in body.input), *constants_of(body)}
-            inside.update(name for inner in body.node for name in inner.output)
-            for inner in body.node:
-                yield from reads_of(inner, inside)
-            yield from (info.name for info in body.output if info.name not in inside)
-
-
-def bodies_of(attribute: AttributeProto) -> Iterator[GraphProto]:
-    """Yield the graphs that a node's attribute holds."""
-    if attribute.HasField("g"):
-        yield attribute.g
-    yield from attribute.graphs
+    for body in bodies_of(node):
+        inside = {*own, *(info.name for info in body.input), *constants_of(body)}
+        inside.update(name for inner in body.node for name in inner.output)
+        for inner in body.node:
+            yield from reads_of(inner, inside)
+        yield from (info.name for info in body.output if info.name not in inside)
 
 
 def has_bodies(graph: GraphProto) -> bool:
     """Whether a node of the graph has a graph for an attribute."""
-    return any(True for node in graph.node for each in node.attribute for _ in bodies_of(each))
+    return any(map(bodies_of, graph.node))
 
 
 def constants_of(graph: GraphProto) -> set[str]:

@@ -25,7 +25,7 @@ from brisk.graph.files.tensors import count_elements, external_range, read_tenso
 from brisk.graph.files.wire_format import MalformedMessage, detach_large_tensors
 from brisk.ort_format import is_ort_format, read_ort_signature
 from brisk.paths import Stamp, find_inside, shown
-from brisk.segments.model.graph_names import bodies_of, constants_of, names_of
+from brisk.segments.model.graph_names import constants_of, graphs_in, names_of
 from brisk.segments.model.onnx_fields import damage_of
 from brisk.segments.onnxruntime import IN_PLACE_BYTES, Weight, value_in_place
 from brisk.segments.source import FileBytes
@@ -238,7 +238,7 @@ def _tensors_of_node(node: NodeProto) -> Iterator[TensorProto]:
         for sparse in (*single, *attribute.sparse_tensors):
             yield sparse.values
             yield sparse.indices
-        for body in bodies_of(attribute):
+        for body in graphs_in(attribute):
             yield from body.initializer
             yield from _tensors_of_graph(body)
 
