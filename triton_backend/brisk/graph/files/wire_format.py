@@ -10,24 +10,29 @@ protobuf encoding guide; field numbers from ``onnx.proto``.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TypeAlias
 
-MODEL_GRAPH = 7
-GRAPH_NODE, GRAPH_INITIALIZER = 1, 5
-NODE_OUTPUT, NODE_OPERATOR, NODE_ATTRIBUTE, NODE_DOMAIN = 2, 4, 5, 7
-ATTRIBUTE_NAME, ATTRIBUTE_TENSOR = 1, 5
-TENSOR_NAME, TENSOR_RAW_DATA = 8, 9
+from brisk.errors import counted
 
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+"""The kinds of fields, which are the lower bits of their tags."""
 
-Buffer: TypeAlias = "bytes | memoryview"
+_MODEL_GRAPH = 7 << 3 | _BYTES
+_GRAPH_NODE, _GRAPH_INITIALIZER = 1 << 3 | _BYTES, 5 << 3 | _BYTES
+_NODE_OUTPUT, _NODE_OPERATOR = 2 << 3 | _BYTES, 4 << 3 | _BYTES
+_NODE_ATTRIBUTE, _NODE_DOMAIN = 5 << 3 | _BYTES, 7 << 3 | _BYTES
+_ATTRIBUTE_NAME, _ATTRIBUTE_TENSOR = 1 << 3 | _BYTES, 5 << 3 | _BYTES
+_TENSOR_NAME, _TENSOR_RAW_DATA = 8 << 3 | _BYTES, 9 << 3 | _BYTES
+
+_STRANGE = "it is no protocol buffer"
 
 
 class MalformedMessage(ValueError):
-    """The bytes do not follow the encoding; protobuf itself will say what is wrong."""
+    """The bytes do not follow the encoding; the text says why."""
 
 
-def _varint(data: memoryview, position: int) -> tuple[int, int]:
+def varint(data: memoryview, position: int) -> tuple[int, int]:
+    """Return the number at ``position``, and where it ends. Raises MalformedMessage, and
+    IndexError if the message ends in it."""
     result = shift = 0
     while True:
         byte = data[position]
@@ -37,7 +42,7 @@ def _varint(data: memoryview, position: int) -> tuple[int, int]:
             return result, position
         shift += 7
         if shift > 63:
-            raise MalformedMessage("a number of more than 64 bits")
+            raise MalformedMessage(_STRANGE)
 
 
 def _encode_varint(value: int) -> bytes:
@@ -49,40 +54,40 @@ def _encode_varint(value: int) -> bytes:
     return bytes(encoded)
 
 
-def _fields(data: memoryview) -> Iterator[tuple[int, int, int, int]]:
-    """Yield (field number, start of tag, start of content, end) of a message's fields.
-
-    The number is 0 for fields that hold no bytes: no caller wants their content.
-    """
+def fields(data: memoryview) -> Iterator[tuple[int, int, int, int]]:
+    """Yield (tag, start of tag, start of content, end) of a message's fields. A tag is the
+    field's number, shifted by 3 bits, and its kind. Raises MalformedMessage."""
     position, size = 0, len(data)
-    while position < size:
-        start = position
-        tag, position = _varint(data, position)
-        kind = tag & 7
-        content = position
-        if kind == _BYTES:
-            length, content = _varint(data, position)
-            position = content + length
-        elif kind == _VARINT:
-            _, position = _varint(data, position)
-        elif kind == _FIXED64:
-            position += 8
-        elif kind == _FIXED32:
-            position += 4
-        else:
-            raise MalformedMessage(f"wire type {kind}")
-        if position > size:
-            raise MalformedMessage("a field that ends behind its message")
-        yield (tag >> 3 if kind == _BYTES else 0), start, content, position
+    try:
+        while position < size:
+            start = position
+            tag, content = varint(data, position)
+            kind = tag & 7
+            if tag < 8:
+                raise MalformedMessage(_STRANGE)
+            if kind == _BYTES:
+                length, content = varint(data, content)
+                position = content + length
+            elif kind == VARINT:
+                _, position = varint(data, content)
+            elif kind in (_FIXED64, _FIXED32):
+                position = content + (8 if kind == _FIXED64 else 4)
+            else:
+                raise MalformedMessage(_STRANGE)
+            if position > size:
+                raise MalformedMessage(f"it ends {counted(position - size, 'byte')} too early")
+            yield tag, start, content, position
+    except IndexError:
+        raise MalformedMessage("it ends inside a number") from None
 
 
-def _field(number: int, parts: list[memoryview | bytes]) -> list[memoryview | bytes]:
+def _field(tag: int, parts: list[memoryview | bytes]) -> list[memoryview | bytes]:
     size = sum(len(part) for part in parts)
-    return [_encode_varint(number << 3 | _BYTES), _encode_varint(size), *parts]
+    return [_encode_varint(tag), _encode_varint(size), *parts]
 
 
 def detach_large_tensors(
-    data: Buffer, threshold_bytes: int
+    data: memoryview, threshold_bytes: int
 ) -> tuple[bytes, dict[int, memoryview]]:
     """Return the model without large weights' raw data, and that data.
 
@@ -90,20 +95,16 @@ def detach_large_tensors(
     initialiser's position; the views keep ``data`` alive. Raises MalformedMessage if the bytes are
     no message.
     """
-    view = memoryview(data)
     detached: dict[int, memoryview] = {}
-    try:
-        model: list[memoryview | bytes] = []
-        count = 0  # of initialisers: protobuf merges a graph that comes in several parts
-        for number, start, content, end in _fields(view):
-            if number == MODEL_GRAPH:
-                graph, count = _graph(view[content:end], threshold_bytes, count, detached)
-                model += _field(number, graph)
-            else:
-                model.append(view[start:end])
-        return b"".join(model), detached
-    except IndexError:
-        raise MalformedMessage("a field that is cut off") from None
+    model: list[memoryview | bytes] = []
+    count = 0  # of initialisers: protobuf merges a graph that comes in several parts
+    for tag, start, content, end in fields(data):
+        if tag == _MODEL_GRAPH:
+            graph, count = _graph(data[content:end], threshold_bytes, count, detached)
+            model += _field(tag, graph)
+        else:
+            model.append(data[start:end])
+    return b"".join(model), detached
 
 
 def _graph(
@@ -111,56 +112,56 @@ def _graph(
 ) -> tuple[list[memoryview | bytes], int]:
     """Return the graph's fields, and the position behind the last initialiser. ``position``: of
     the first one."""
-    fields: list[memoryview | bytes] = []
-    for number, start, content, end in _fields(graph):
+    kept: list[memoryview | bytes] = []
+    for tag, start, content, end in fields(graph):
         is_large = end - content >= threshold_bytes
-        constant = _constant(graph[content:end]) if number == GRAPH_NODE and is_large else None
+        constant = _constant(graph[content:end]) if tag == _GRAPH_NODE and is_large else None
         if constant is not None:
             name, tensor = constant
-            without_data = _tensor(tensor, position, detached, skipped=TENSOR_NAME)
-            named = [*without_data, *_field(TENSOR_NAME, [name])]
-            fields += _field(GRAPH_INITIALIZER, named)
-        elif number == GRAPH_INITIALIZER and is_large:
-            fields += _field(number, _tensor(graph[content:end], position, detached))
+            without_data = _tensor(tensor, position, detached, skipped=_TENSOR_NAME)
+            named = [*without_data, *_field(_TENSOR_NAME, [name])]
+            kept += _field(_GRAPH_INITIALIZER, named)
+        elif tag == _GRAPH_INITIALIZER and is_large:
+            kept += _field(tag, _tensor(graph[content:end], position, detached))
         else:
-            fields.append(graph[start:end])
-        position += number == GRAPH_INITIALIZER or constant is not None
-    return fields, position
+            kept.append(graph[start:end])
+        position += tag == _GRAPH_INITIALIZER or constant is not None
+    return kept, position
 
 
 def _constant(node: memoryview) -> tuple[memoryview, memoryview] | None:
     """Return output and tensor of a Constant node whose tensor has raw data; None for other
     nodes."""
     outputs, operators, attributes, domains = _contents(
-        node, NODE_OUTPUT, NODE_OPERATOR, NODE_ATTRIBUTE, NODE_DOMAIN
+        node, _NODE_OUTPUT, _NODE_OPERATOR, _NODE_ATTRIBUTE, _NODE_DOMAIN
     )
     is_standard = all(bytes(domain) in (b"", b"ai.onnx") for domain in domains)
     if operators != [b"Constant"] or not is_standard or len(attributes) != 1:
         return None
-    names, tensors = _contents(attributes[0], ATTRIBUTE_NAME, ATTRIBUTE_TENSOR)
+    names, tensors = _contents(attributes[0], _ATTRIBUTE_NAME, _ATTRIBUTE_TENSOR)
     if len(outputs) != 1 or not outputs[0] or names != [b"value"] or len(tensors) != 1:
         return None
-    (data,) = _contents(tensors[0], TENSOR_RAW_DATA)
+    (data,) = _contents(tensors[0], _TENSOR_RAW_DATA)
     return (outputs[0], tensors[0]) if len(data) == 1 else None
 
 
-def _contents(message: memoryview, *numbers: int) -> list[list[memoryview]]:
-    """Return for each number the contents of the fields of that number, in order."""
-    contents: dict[int, list[memoryview]] = {number: [] for number in numbers}
-    for number, _, content, end in _fields(message):
-        if number in contents:
-            contents[number].append(message[content:end])
+def _contents(message: memoryview, *tags: int) -> list[list[memoryview]]:
+    """Return for each tag the contents of the fields with it, in order."""
+    contents: dict[int, list[memoryview]] = {tag: [] for tag in tags}
+    for tag, _, content, end in fields(message):
+        if tag in contents:
+            contents[tag].append(message[content:end])
     return list(contents.values())
 
 
 def _tensor(
     tensor: memoryview, position: int, detached: dict[int, memoryview], skipped: int | None = None
 ) -> list[memoryview | bytes]:
-    """Return the fields except the raw data and those of the number ``skipped``."""
-    fields: list[memoryview | bytes] = []
-    for number, start, content, end in _fields(tensor):
-        if number == TENSOR_RAW_DATA:
+    """Return the fields except the raw data and those with the tag ``skipped``."""
+    kept: list[memoryview | bytes] = []
+    for tag, start, content, end in fields(tensor):
+        if tag == _TENSOR_RAW_DATA:
             detached[position] = tensor[content:end]
-        elif number != skipped:
-            fields.append(tensor[start:end])
-    return fields
+        elif tag != skipped:
+            kept.append(tensor[start:end])
+    return kept

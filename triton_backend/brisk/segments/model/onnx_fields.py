@@ -8,14 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from brisk.errors import counted
+from brisk.graph.files.wire_format import VARINT, fields, varint
 
 _GRAPH = 7
 """The number of the field ``graph`` in ModelProto."""
 
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-
-_STRANGE = "it is no protocol buffer"
 _POINTER = b"version https://git-lfs"
 
 
@@ -35,36 +32,5 @@ def damage_of(data: memoryview) -> str:
 def fields_of(data: memoryview) -> Iterator[tuple[int, memoryview | int]]:
     """Yield numbers and values of a message's fields. Raises ValueError that says what is
     wrong."""
-    position, end = 0, len(data)
-    while position < end:
-        key, position = _varint(data, position)
-        number, kind = key >> 3, key & 7
-        if number == 0:
-            raise ValueError(_STRANGE)
-        if kind == _VARINT:
-            integer, position = _varint(data, position)
-            yield number, integer
-            continue
-        if kind == _BYTES:
-            length, position = _varint(data, position)
-        elif kind in (_FIXED64, _FIXED32):
-            length = 8 if kind == _FIXED64 else 4
-        else:
-            raise ValueError(_STRANGE)
-        if position + length > end:
-            raise ValueError(f"it ends {counted(position + length - end, 'byte')} too early")
-        yield number, data[position : position + length]
-        position += length
-
-
-def _varint(data: memoryview, position: int) -> tuple[int, int]:
-    result = 0
-    for shift in range(0, 70, 7):
-        if position >= len(data):
-            raise ValueError("it ends inside a number")
-        byte = data[position]
-        position += 1
-        result |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return result, position
-    raise ValueError(_STRANGE)
+    for tag, _, content, end in fields(data):
+        yield tag >> 3, varint(data, content)[0] if tag & 7 == VARINT else data[content:end]
