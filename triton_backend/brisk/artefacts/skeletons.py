@@ -36,7 +36,8 @@ _SUFFIX = ".segments"
 
 
 def may_be_noted(prefix: str = "") -> bool:
-    """Whether there is a note of a skeleton that begins with ``prefix``."""
+    """Whether there is a note of a skeleton that begins with ``prefix``: else no form starts a
+    model of such a one."""
     try:
         with os.scandir(_folder()) as entries:
             return any(entry.name.startswith(prefix) for entry in entries)

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from brisk.artefacts.skeletons import may_be_noted
 from brisk.errors import ArtefactError
 from brisk.segments.onnxruntime import (
     OrtSession,
@@ -21,12 +20,6 @@ from brisk.segments.onnxruntime import (
 )
 from brisk.segments.source import SegmentSpec
 from brisk.tuning import SessionTuning
-
-
-def may_have_siblings(prefix: str = "") -> bool:
-    """Whether the form of some model might start another one whose skeleton begins with ``prefix``
-    (``siblings``)."""
-    return may_be_noted(prefix)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from brisk.artefacts.skeletons import may_be_noted
 from brisk.errors import ArtefactError, InvalidModelError, UnavailableError, is_shortage
 from brisk.runtime.sessions.attempts import exchange_attempt
 from brisk.segments.onnxruntime import OrtSession
 from brisk.segments.prepared.form import PreparedModel
-from brisk.segments.sharing import may_have_siblings
 from brisk.tuning import SessionTuning
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class OwnFile:
     def may_have_siblings(self) -> bool:
         tuning = self.tuning
         is_plain = not self.taps and tuning.keeps_answers and tuning.shares_structures
-        return is_plain and may_have_siblings()
+        return is_plain and may_be_noted()
 
     def open(self, longest_ns: float | None = None) -> BareModel:
         """Return the file's ``BareModel``. Raises UnavailableError if it is still arriving."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from brisk.artefacts import content
+from brisk.artefacts.skeletons import may_be_noted
 from brisk.errors import ArtefactError, InvalidModelError
 from brisk.exits.files.versions import taps_of_latest
 from brisk.runtime.log import LOGGER
@@ -18,7 +19,6 @@ from brisk.runtime.sessions.session_caches import SessionCaches
 from brisk.segments.frame import SegmentFrame
 from brisk.segments.prepared.form import PreparedModel, find_prepared, prepared_name
 from brisk.segments.program import SegmentProgram
-from brisk.segments.sharing import may_have_siblings
 from brisk.segments.source import Source
 from brisk.segments.starting import (
     StartingSegments,
@@ -279,7 +279,7 @@ def _of_sibling(
     from brisk.segments.prepared.siblings import find_form, sibling_of
 
     read = read_model_file(file.path)
-    sibling = sibling_of(read, may_have_siblings)
+    sibling = sibling_of(read, may_be_noted)
     if sibling is None:
         return read, None
     return read, find_form(sibling, lambda path: MendedModel(path, file, reject, sibling))
