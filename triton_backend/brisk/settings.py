@@ -7,7 +7,7 @@ alone.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -98,10 +98,11 @@ def unknown_variables(environment: Mapping[str, str] = os.environ) -> Iterator[s
 def wrong_settings(environment: Mapping[str, str] = os.environ) -> Iterator[str]:
     """Yield a line for each variable with an invalid value, except those that the runtime alone
     reads (``brisk.runtime.settings``)."""
-    for read in (
+    readers: tuple[Callable[[Mapping[str, str]], object], ...] = (
         *(forks_stubs, metrics_interval_s, accuracy_ppm, loads_custom_operators, remote_urls),
         *(peer_keys, realtime_niceness, cache_limit_bytes, computes_in_stubs, runs_side_by_side),
-    ):
+    )
+    for read in readers:
         try:
             read(environment)
         except InvalidConfigurationError as error:
@@ -116,13 +117,35 @@ def check_settings(environment: Mapping[str, str] = os.environ) -> None:
         raise InvalidConfigurationError(wrong)
 
 
-def forks_stubs(environment: Mapping[str, str] = os.environ) -> bool:
-    """Return whether stubs are forked from one process (``$BRISK_FORK_STUBS``, default 1).
+def _switch(name: str, one: str, zero: str) -> Callable[..., bool]:
+    """Return a function of an environment, by default this process's, that returns whether a
+    setting is 1, the default, and raises InvalidConfigurationError if it is neither 0 nor 1.
 
-    Raises InvalidConfigurationError if it is neither 0 nor 1.
+    ``one``, ``zero``: the values' meanings.
     """
-    forked = "stubs are forked from one process"
-    return _is_on(environment, FORK_STUBS, forked, "Triton starts each anew")
+
+    def is_on(environment: Mapping[str, str] = os.environ) -> bool:
+        text = environment.get(name, "") or "1"
+        if text not in ("0", "1"):
+            expected = f"1 ({one}) or 0 ({zero})"
+            raise InvalidConfigurationError(f"{name} must be {expected}, not '{text}'")
+        return text == "1"
+
+    return is_on
+
+
+forks_stubs = _switch(FORK_STUBS, "stubs are forked from one process", "Triton starts each anew")
+loads_custom_operators = _switch(
+    CUSTOM_OPERATORS,
+    "libraries of custom operators that entries name are loaded",
+    "such entries are refused",
+)
+computes_in_stubs = _switch(
+    STUB_COMPUTES, "stubs compute hot small models themselves", "the worker computes all"
+)
+runs_side_by_side = _switch(
+    SIDE_BY_SIDE, "runs go on side by side where requests crowd", "they take turns"
+)
 
 
 def cache_directory(environment: Mapping[str, str] = os.environ) -> Path:
@@ -191,34 +214,6 @@ def metrics_interval_s(environment: Mapping[str, str] = os.environ) -> float:
             f"{LARGEST_INTERVAL_S:.0f}, not '{text}'"
         )
     return value
-
-
-def loads_custom_operators(environment: Mapping[str, str] = os.environ) -> bool:
-    """Return whether libraries of custom operators that entries name are loaded
-    (``$BRISK_CUSTOM_OPS``, default 1).
-
-    Raises InvalidConfigurationError if it is neither 0 nor 1.
-    """
-    loaded = "libraries of custom operators that entries name are loaded"
-    return _is_on(environment, CUSTOM_OPERATORS, loaded, "such entries are refused")
-
-
-def computes_in_stubs(environment: Mapping[str, str] = os.environ) -> bool:
-    """Return whether stubs compute hot small models (``$BRISK_STUB_COMPUTES``, default 1).
-
-    Raises InvalidConfigurationError if it is neither 0 nor 1.
-    """
-    computed = "stubs compute hot small models themselves"
-    return _is_on(environment, STUB_COMPUTES, computed, "the worker computes all")
-
-
-def runs_side_by_side(environment: Mapping[str, str] = os.environ) -> bool:
-    """Return whether runs that crowd compute at once (``$BRISK_SIDE_BY_SIDE``, default 1).
-
-    Raises InvalidConfigurationError if it is neither 0 nor 1.
-    """
-    beside = "runs go on side by side where requests crowd"
-    return _is_on(environment, SIDE_BY_SIDE, beside, "they take turns")
 
 
 def share_ppm(text: str) -> int:
@@ -380,11 +375,3 @@ def _address(name: str, text: str) -> HostAddress:
             f"{name} must be host:port, as 10.0.0.2:7700, not '{text}'"
         )
     return HostAddress(host, int(port))
-
-
-def _is_on(environment: Mapping[str, str], name: str, one: str, zero: str) -> bool:
-    """Return whether a setting is 1, the default. ``one``, ``zero``: the values' meanings."""
-    text = environment.get(name, "") or "1"
-    if text not in ("0", "1"):
-        raise InvalidConfigurationError(f"{name} must be 1 ({one}) or 0 ({zero}), not '{text}'")
-    return text == "1"
