@@ -97,6 +97,11 @@ def test_of_which_anything_else_is_computed_is_none(
     assert tables(tmp_path, nodes) == []
 
 
+def test_an_identity_without_an_output_hands_on_no_numbers(tmp_path: Path) -> None:
+    """A model that arrives is looked through before ONNX Runtime has refused it."""
+    assert tables(tmp_path, [helper.make_node("Identity", ["ids"], []), gather()]) == FOUND
+
+
 def test_none_is_small_or_given_out(tmp_path: Path) -> None:
     assert tables(tmp_path, [gather()], table=TABLE[:4000]) == []
     assert tables(tmp_path, [gather()], outputs=("y", "t")) == []

@@ -81,7 +81,7 @@ def _ids_of(graph: GraphProto, inputs: Collection[str]) -> dict[str, str]:
 
 
 def _keeps_numbers(node: NodeProto) -> bool:
-    if node.domain not in ("", "ai.onnx") or len(node.input) != 1:
+    if node.domain not in ("", "ai.onnx") or (len(node.input), len(node.output)) != (1, 1):
         return False
     widens = any(each.name == "to" and each.i == TensorProto.INT64 for each in node.attribute)
     return node.op_type == "Identity" or (node.op_type == "Cast" and widens)
