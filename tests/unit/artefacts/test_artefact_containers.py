@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +17,9 @@ from brisk.artefacts.container import (
     Container,
     checksum,
 )
-from brisk.artefacts.store import is_settled, stamp_of
 from brisk.errors import ArtefactError
 from support.containers import write_container
+from support.runtime import external_data
 
 BLOBS = [
     np.arange(5 * PAGE_BYTES + 13, dtype=np.uint32).view(np.uint8)[: 5 * PAGE_BYTES + 13],
@@ -106,13 +105,6 @@ def test_a_checksum_depends_on_the_length_of_zeros() -> None:
     assert len({checksum(bytes(size)) for size in (0, 1, 4096, 8192)}) == 4
 
 
-def test_a_mapping_outlives_the_replacement_of_its_file(tmp_path: Path) -> None:
-    view = Container(write(tmp_path / "a")).view(0)
-    (tmp_path / "b").write_bytes(b"other")
-    (tmp_path / "b").rename(tmp_path / "a")
-    np.testing.assert_array_equal(view, BLOBS[0])
-
-
 @pytest.fixture
 def compared(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Sizes of the blobs whose bytes were compared with checksums."""
@@ -131,9 +123,7 @@ def settled(path: Path, compared: list[int]) -> Path:
     from ``compared``.
     """
     compared.clear()
-    while not is_settled(stamp_of(path.stat()), time.time_ns()):
-        time.sleep(0.01)
-    return path
+    return external_data.settled(path)
 
 
 def test_what_was_compared_since_the_machine_started_is_not_compared_again(

@@ -7,6 +7,7 @@ import json
 import os
 import struct
 import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -109,11 +110,22 @@ def test_learned_caches_of_any_header_are_refused_in_words(
         caches.read_container(path)
 
 
+@pytest.fixture
+def in_bounded_memory() -> Iterator[None]:
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] < BOUND_BYTES
+    finally:
+        tracemalloc.stop()
+
+
 NESTED = b"[" * 200_000 + b"]" * 200_000
 HUGE = {"dtype": "float32", "shape": [2**40, 2**40], "offset": 0}
 EMPTY_AND_HUGE = {"dtype": "float32", "shape": [0, 2**70], "offset": 0}
 
 
+@pytest.mark.usefixtures("in_bounded_memory")
 @pytest.mark.parametrize(
     "text",
     [
@@ -130,15 +142,11 @@ def test_a_manifest_that_nests_or_claims_too_much_is_refused_in_bounded_memory(
 ) -> None:
     path = tmp_path / "hostile.artefact"
     path.write_bytes(sealed(text))
-    tracemalloc.start()
-    try:
-        with pytest.raises(ArtefactError):
-            Container(path)
-        assert tracemalloc.get_traced_memory()[1] < BOUND_BYTES
-    finally:
-        tracemalloc.stop()
+    with pytest.raises(ArtefactError):
+        Container(path)
 
 
+@pytest.mark.usefixtures("in_bounded_memory")
 @pytest.mark.parametrize(
     "text",
     [
@@ -152,27 +160,18 @@ def test_caches_that_nest_or_claim_too_much_are_refused_in_bounded_memory(
 ) -> None:
     path = tmp_path / "hostile.caches"
     path.write_bytes(caches_of(text))
-    tracemalloc.start()
-    try:
-        with pytest.raises(caches.DamagedFileError):
-            caches.read_container(path)
-        assert tracemalloc.get_traced_memory()[1] < BOUND_BYTES
-    finally:
-        tracemalloc.stop()
+    with pytest.raises(caches.DamagedFileError):
+        caches.read_container(path)
 
 
+@pytest.mark.usefixtures("in_bounded_memory")
 def test_a_file_that_claims_to_be_vast_is_not_read(tmp_path: Path) -> None:
     """A sparse file takes no disk; reading it would take all memory. Nothing is compressed, so a
     file never yields more than its own bytes."""
     path = tmp_path / "sparse"
     path.touch()
     os.truncate(path, 1 << 40)
-    tracemalloc.start()
-    try:
-        with pytest.raises(caches.DamagedFileError, match="1099511627776 bytes"):
-            caches.read_container(path)
-        with pytest.raises(ArtefactError, match="not an artefact"):
-            Container(path)
-        assert tracemalloc.get_traced_memory()[1] < BOUND_BYTES
-    finally:
-        tracemalloc.stop()
+    with pytest.raises(caches.DamagedFileError, match="1099511627776 bytes"):
+        caches.read_container(path)
+    with pytest.raises(ArtefactError, match="not an artefact"):
+        Container(path)

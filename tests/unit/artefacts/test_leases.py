@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from brisk.artefacts.container import Container, ContainerDraft
+from brisk.artefacts.container import Container
 from support.containers import write_container
 
 pytestmark = pytest.mark.usefixtures("private_cache")
@@ -85,11 +85,7 @@ def test_the_copy_of_a_shortened_file_is_not_dropped(tmp_path: Path) -> None:
 
 def _large(path: Path) -> tuple[Container, np.ndarray]:
     content = np.random.default_rng(0).integers(0, 255, 4_000_123, np.uint8)
-    with path.open("wb") as file:
-        draft = ContainerDraft(file)
-        draft.add(content)
-        draft.finish(None)
-    return Container(path), content
+    return Container(write_container(path, None, [content])), content
 
 
 def _resident_bytes(container: Container) -> int:
