@@ -70,14 +70,6 @@ def test_a_changed_byte_of_any_class_is_refused_before_it_is_used(model: Path) -
     assert is_prepared(model, THREADS)
 
 
-@pytest.mark.parametrize("kept", [0, 1, HEADER_BYTES, 5000, -4096, -1])
-def test_a_file_cut_off_is_refused(model: Path, kept: int) -> None:
-    path = prepare(model, THREADS).path
-    changed(path, path.read_bytes()[:kept])
-    with pytest.raises(ArtefactError, match=r"no artefact|bytes"):
-        PreparedModel(path, model, THREADS)
-
-
 def test_another_version_of_onnx_runtime_or_another_processor_makes_its_own(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -179,16 +179,6 @@ def test_a_graph_is_optimised_as_far_as_the_entry_says_and_no_further(
     assert start.graph_optimization_level == disabled
 
 
-def test_no_weight_is_packed_where_the_entry_says_so(tmp_path: Path) -> None:
-    path = chain(tmp_path / "model.onnx", layers=1, width=64)
-    for value in "01":
-        tuning = SessionTuning(settings=(Setting("session.disable_prepacking", value),))
-        options = session_options(tuning, 1, is_warm=True)
-        assert options.get_session_config_entry("session.disable_prepacking") == value
-        answer = by_segments(BareModel(path, 1, tuning=tuning), {"x": ROWS}, warm=True)["y"]
-        np.testing.assert_allclose(answer, whole(path, {"x": ROWS})["y"], rtol=1e-5, atol=1e-6)
-
-
 @pytest.mark.parametrize(
     ("tuning", "text"),
     [
