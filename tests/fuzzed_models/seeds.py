@@ -9,13 +9,11 @@ import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 from onnx import numpy_helper as numpy_tensors
 
+from support.models.segment_models import info
+
 EXTERNAL_FILE = "weights.bin"
 EXTERNAL_BYTES = 8192
 node = helper.make_node
-
-
-def info(name: str, *shape: int | str, kind: int = TensorProto.FLOAT) -> ValueInfoProto:
-    return helper.make_tensor_value_info(name, kind, shape)
 
 
 def _model(

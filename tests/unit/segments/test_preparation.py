@@ -29,7 +29,6 @@ from support.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("private_cache", "short_segments")
 
-ROWS = np.random.default_rng(3).standard_normal((5, 512)).astype(np.float32)
 THREADS = 2
 
 
@@ -142,22 +141,19 @@ def replaced_while_prepared(
     assert not any(store.artefacts_directory().glob(f"*/*/*{room.ARTEFACT}"))
 
 
-def test_a_model_that_changes_meanwhile_is_not_published(
-    model: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("owner", "name", "before"),
+    [
+        (preparation, "check_alike", True),
+        (content, "content_of", True),
+        (content, "writable_folder", False),
+    ],
+    ids=["before it is tried", "before it is digested", "before it is mapped"],
+)
+def test_a_model_that_is_replaced_meanwhile_gets_no_form(
+    model: Path, monkeypatch: pytest.MonkeyPatch, owner: object, name: str, before: bool
 ) -> None:
-    replaced_while_prepared(model, monkeypatch, preparation, "check_alike", before=True)
-
-
-def test_a_model_that_is_replaced_before_it_is_digested_gets_no_form(
-    model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    replaced_while_prepared(model, monkeypatch, content, "content_of", before=True)
-
-
-def test_a_model_that_is_replaced_before_it_is_mapped_gets_no_form(
-    model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    replaced_while_prepared(model, monkeypatch, content, "writable_folder", before=False)
+    replaced_while_prepared(model, monkeypatch, owner, name, before=before)
 
 
 def test_a_model_that_is_replaced_before_it_is_cut_anew_gets_no_form(

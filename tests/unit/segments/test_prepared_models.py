@@ -177,19 +177,25 @@ def test_sessions_of_other_threads_or_settings_are_not_shared(model: Path) -> No
     assert len({id(each.open(0)) for each in sources}) == 3
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-def test_a_session_packs_only_where_that_was_measured_to_gain(
-    model: Path, threads: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = PreparedModel(prepare(model, threads).path, model, threads, shares=False)
-    assert all(each.gain is not None and each.gain > 0 for each in source.kept)
-    asked: list[bool] = []
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether each session of the form that is asked for packs its weights; none is made."""
+    found: list[bool] = []
 
     def see(*_: object, packs: bool, **_others: bool) -> OrtSession:
-        asked.append(packs)
+        found.append(packs)
         return OrtSession(None, ())
 
     monkeypatch.setattr(prepared, "open_saved", see)
+    return found
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_session_packs_only_where_that_was_measured_to_gain(
+    model: Path, threads: int, asked: list[bool]
+) -> None:
+    source = PreparedModel(prepare(model, threads).path, model, threads, shares=False)
+    assert all(each.gain is not None and each.gain > 0 for each in source.kept)
     least, least_batch = manifest.LEAST_GAIN, manifest.LEAST_BATCH_GAIN
     measured: list[tuple[float | None, float | None, bool]] = [
         (least, None, True),
@@ -208,16 +214,9 @@ def test_a_session_packs_only_where_that_was_measured_to_gain(
 
 
 def test_a_row_alone_is_computed_on_mapped_weights_where_packing_pays_for_batches(
-    model: Path, monkeypatch: pytest.MonkeyPatch
+    model: Path, asked: list[bool]
 ) -> None:
     source = PreparedModel(prepare(model, 1).path, model, 1, shares=False)
-    asked: list[bool] = []
-
-    def see(*_: object, packs: bool, **_others: bool) -> OrtSession:
-        asked.append(packs)
-        return OrtSession(None, ())
-
-    monkeypatch.setattr(prepared, "open_saved", see)
     more, less = manifest.LEAST_GAIN, manifest.LEAST_GAIN - 0.01
     for gain, packs in ((more, [True, True]), (less, [True, False])):
         source.kept = tuple(replace(each, gain=gain, batch_gain=9.0) for each in source.kept)

@@ -11,6 +11,7 @@ import pytest
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from brisk.errors import InvalidModelError
+from brisk.segments.model import cutting
 from brisk.segments.model.sources import BareModel
 from brisk.segments.prepared.preparation import prepare
 from support.models.segment_models import by_segments, info, save, source_of, whole
@@ -164,8 +165,6 @@ def test_external_data_of_a_node_or_body_is_read_inside_the_folder_alone(tmp_pat
         ]
         save(path, nodes, [info("x", 4)], [info("y", 4)], {"yes": np.array(True)})
 
-    from support.models.segment_models import by_segments, source_of
-
     write("own.bin")
     np.testing.assert_array_equal(by_segments(source_of(path), {"x": values})["y"], values * 3)
     for location in ("../secret.bin", "*/_ORT_MEM_ADDR_/*", "absent.bin"):
@@ -190,8 +189,6 @@ def test_an_initialiser_that_is_given_twice_is_refused(tmp_path: Path) -> None:
 
 def test_a_weight_that_is_said_to_lie_outside_is_read_there(tmp_path: Path) -> None:
     """Whatever raw data it holds beside that, as in ONNX Runtime."""
-    from support.models.segment_models import by_segments, source_of, whole
-
     inside, outside = np.full((2, 1024), 5, np.float32), np.full((2, 1024), 7, np.float32)
     path = save(
         tmp_path / "model.onnx",
@@ -222,8 +219,6 @@ def test_a_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
 
 def test_a_graph_in_two_parts_keeps_its_weights_apart(tmp_path: Path) -> None:
     """Protobuf merges fields that come twice; weights are told apart by their place."""
-    from support.models.segment_models import by_segments, source_of, whole
-
     one, two = np.full((2, 1024), 5, np.float32), np.full((2, 1024), 7, np.float32)
     path = save(
         tmp_path / "model.onnx",
@@ -244,9 +239,6 @@ def test_nodes_in_another_order_are_one_segment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """ONNX Runtime sorts them; names given twice are refused although each segment has one."""
-    from brisk.segments.model import cutting
-    from support.models.segment_models import by_segments, source_of
-
     monkeypatch.setattr(cutting, "LONGEST_SEGMENT_NS", 0)
     shape = [info("x", "n", 2)], [info("y", "n", 2)]
     path = tmp_path / "model.onnx"

@@ -6,7 +6,6 @@ not show, and would be wrong for the next model.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from onnx import helper, numpy_helper
 from brisk.errors import ArtefactError
 from brisk.runtime.sessions.segment_session import load_segment_session
 from brisk.segments.frame import run_serially
-from brisk.segments.prepared import manifest, preparation, recipes, trial
+from brisk.segments.prepared import recipes
 from brisk.segments.prepared.preparation import prepare
 from brisk.segments.prepared.siblings import skeleton_of
 from support.models.segment_models import info, whole
@@ -30,15 +29,6 @@ X = np.random.default_rng(3).standard_normal((WIDTH, WIDTH)).astype(np.float32)
 OPSETS = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
 
 Nodes = list[onnx.NodeProto]
-
-
-@pytest.fixture
-def shares_whatever_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To give the weights of a network of microseconds takes a part of its time."""
-    monkeypatch.setattr(trial, "MOST_LOST", math.inf)
-    monkeypatch.setattr(preparation, "LEAST_SPEED", 0.0)
-    monkeypatch.setattr(manifest, "LEAST_GAIN", 99.0)
-    monkeypatch.setattr(manifest, "LEAST_BATCH_GAIN", 99.0)
 
 
 def weights(seed: int, *, is_positive: bool = False) -> np.ndarray:
@@ -116,6 +106,7 @@ def in_no_order(w: np.ndarray) -> onnx.ModelProto:
 
 
 MODELS = {
+    "in the graph": lambda w: model(signed("x", "w", "y"), [], w),
     "sign in a function": in_a_function(signed("a", "b", "r")),
     "absolute in a function": in_a_function(by_way_of("Abs", "a", "b", "r")),
     "positive in a function": in_a_function(by_way_of("Relu", "a", "b", "r")),

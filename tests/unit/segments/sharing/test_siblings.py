@@ -19,7 +19,7 @@ from brisk.errors import ArtefactError, InvalidModelError
 from brisk.runtime.sessions.segment_session import SegmentSession, load_segment_session
 from brisk.segments.frame import run_serially
 from brisk.segments.model.model_file import read_model_file
-from brisk.segments.prepared import manifest, preparation, siblings, trial
+from brisk.segments.prepared import preparation, siblings
 from brisk.segments.prepared.form import PreparedModel
 from brisk.segments.prepared.preparation import prepare
 from brisk.segments.prepared.recipes import Fold, Recipe, follow
@@ -27,20 +27,9 @@ from brisk.segments.prepared.siblings import skeleton_of
 from brisk.segments.starting import usable_cores
 from support.models.segment_models import chain, classifier, info, save, whole
 
-pytestmark = pytest.mark.usefixtures("private_cache")
+pytestmark = pytest.mark.usefixtures("private_cache", "shares_whatever_it_takes")
 
 IMAGE = np.random.default_rng(5).standard_normal((1, 3, 20, 20)).astype(np.float32)
-
-
-@pytest.fixture(autouse=True)
-def whatever_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To give the weights of a network of microseconds takes a part of its time. Packed weights,
-    which are measured to gain or not, are multiplied in another order.
-    """
-    monkeypatch.setattr(trial, "MOST_LOST", math.inf)
-    monkeypatch.setattr(preparation, "LEAST_SPEED", 0.0)
-    monkeypatch.setattr(manifest, "LEAST_GAIN", 99.0)
-    monkeypatch.setattr(manifest, "LEAST_BATCH_GAIN", 99.0)
 
 
 def refuse(error: ArtefactError) -> None:
@@ -209,39 +198,6 @@ def test_what_differs_in_more_than_weights_is_no_sibling(
     assert load(path).origin == "model"
 
 
-@pytest.mark.parametrize("operator", ["Greater", "Unsqueeze"])
-def test_what_is_computed_from_weights_alone_is_no_recipe_s(tmp_path: Path, operator: str) -> None:
-    """Which weights are positive decides here, and a slight change leaves it as it is."""
-
-    def write(name: str, seed: int) -> Path:
-        random = np.random.default_rng(seed).standard_normal((64, 64)).astype(np.float32)
-        weight = random + np.copysign(np.float32(0.5), random)
-        values = {"w": weight, "zero": np.array(0.0, "f4"), "axes": np.array([0])}
-        nodes = [
-            helper.make_node("Greater", ["w", "zero"], ["g"]),
-            helper.make_node("Cast", ["g"], ["mask"], to=1),
-        ]
-        if operator == "Unsqueeze":
-            nodes = [helper.make_node("Unsqueeze", ["w", "axes"], ["mask"])]
-        nodes += [
-            helper.make_node("MatMul", ["x", "w"], ["p"]),
-            helper.make_node("Add", ["p", "mask"], ["s"]),
-            helper.make_node("Tanh", ["s"], ["y"]),
-        ]
-        rank = [1, 64, 64] if operator == "Unsqueeze" else [64, 64]
-        ends = [info("x", 64, 64)], [info("y", *rank)]
-        return save(tmp_path / name, nodes, *ends, values)
-
-    prepare(write("first.onnx", 1), 1)
-    path = write("next.onnx", 2)
-    session = load(path)
-    assert session.origin == ("model" if operator == "Greater" else "sibling")
-    x = np.random.default_rng(3).standard_normal((64, 64)).astype(np.float32)
-    np.testing.assert_allclose(
-        answer(session, x), whole(path, {"x": x})["y"], rtol=1e-4, atol=1e-5
-    )
-
-
 def test_a_damaged_form_starts_nobody_and_the_model_starts_from_its_own_file(
     tmp_path: Path,
 ) -> None:
@@ -375,12 +331,3 @@ def test_a_model_with_a_broken_weight_is_refused_as_ever(tmp_path: Path) -> None
     onnx.save(model, tmp_path / "next.onnx")
     with pytest.raises(InvalidModelError):
         load(tmp_path / "next.onnx")
-
-
-def test_a_weight_s_own_file_decides_its_shape(tmp_path: Path) -> None:
-    """Bytes of another number are another skeleton, whatever a note says."""
-    small, large = (network(tmp_path / f"{n}.onnx", 1, width=n) for n in (24, 32))
-    assert {skeleton_of(small), skeleton_of(large)} == {
-        skeleton_of(each) for each in (small, large)
-    }
-    assert read_model_file(small).weights["w4"].shape == (20, 24, 3, 3)

@@ -110,9 +110,7 @@ def old_model(seed: int) -> ModelProto:
 
     for position in range(int(random.integers(1, 7))):
         made = f"v{position}"
-        kind = random.choice(
-            ["Relu", "Add", "MatMul", "Dropout", "Norm", "Reshape", "Gemm", "Sum"]
-        )
+        kind = random.choice(KINDS)
         if kind == "MatMul":
             nodes.append(helper.make_node(kind, [previous, weight(width, width)], [made]))
         elif kind == "Gemm":
