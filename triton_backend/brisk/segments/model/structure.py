@@ -9,7 +9,7 @@ them; values that decide shapes, axes or branches stay in the graph and distingu
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from itertools import count
@@ -200,14 +200,11 @@ class _Names:
     def __init__(self, spec: SegmentSpec) -> None:
         self.known = {name: f"i{number}" for number, name in enumerate(spec.inputs)}
         self.known.update((name, f"o{number}") for number, name in enumerate(spec.outputs))
-        self._numbers = {kind: count() for kind in "cvwd"}
+        self._numbers = {kind: count() for kind in "cvw"}
 
     def new(self, kind: str, name: str) -> str:
         new_name = self.known[name] = f"{kind}{next(self._numbers[kind])}"
         return new_name
-
-    def of_dimensions(self) -> Iterator[str]:
-        return (f"d{number}" for number in self._numbers["d"])
 
 
 def is_fixed(node: NodeProto) -> bool:
@@ -237,10 +234,9 @@ def _rebuilt(
     graph.name = "structure"
     infos = {info.name: info for info in (*model.graph.input, *model.graph.output)}
     dimensions: dict[str, str] = {}
-    fresh = names.of_dimensions()
     for wanted, into in ((spec.inputs, graph.input), (spec.outputs, graph.output)):
         for name in wanted:
-            into.append(_info(names.known[name], infos[name].type, dimensions, fresh))
+            into.append(_info(names.known[name], infos[name].type, dimensions))
     for weight in lifted:
         kind = TypeProto()
         kind.tensor_type.elem_type = weight.kind
@@ -265,15 +261,11 @@ def _rebuilt(
     return rebuilt.SerializeToString(deterministic=True)
 
 
-def _info(
-    name: str, kind: TypeProto, dimensions: dict[str, str], fresh: Iterator[str]
-) -> ValueInfoProto:
+def _info(name: str, kind: TypeProto, dimensions: dict[str, str]) -> ValueInfoProto:
     info = ValueInfoProto(name=name, type=kind)
     if info.type.HasField("tensor_type"):
         for dim in info.type.tensor_type.shape.dim:
             if dim.dim_param:
-                if dim.dim_param not in dimensions:
-                    dimensions[dim.dim_param] = next(fresh)
-                dim.dim_param = dimensions[dim.dim_param]
+                dim.dim_param = dimensions.setdefault(dim.dim_param, f"d{len(dimensions)}")
             dim.ClearField("denotation")
     return info
