@@ -81,6 +81,11 @@ class Weight:
     """The TensorProto type."""
     shape: tuple[int, ...]
 
+    @property
+    def array(self) -> np.ndarray:
+        """The elements, in place; of a type of which each has bytes of its own."""
+        return self.data.view(dtype_of_element(self.kind)).reshape(self.shape)
+
 
 class StructureRun:
     """Runs a structure's session, whose weights are inputs, with the weights of one model.

@@ -1,4 +1,4 @@
-"""Arrays of ONNX tensors, views if the encoding allows it; where others keep their data."""
+"""Arrays of ONNX tensors; where others keep their data."""
 
 from __future__ import annotations
 
@@ -35,44 +35,30 @@ def count_elements(tensor: TensorProto, label: str) -> int:
     return count
 
 
-def read_tensor(tensor: TensorProto, raw: memoryview | None = None) -> np.ndarray:
-    """Return a read-only array of ``tensor``; a view of ``raw`` or of its bytes if possible.
-
-    ``raw``: the raw data if the message does not hold it. Strings come as an object array of str.
-    Raises InvalidModelError naming the tensor.
-    """
+def read_tensor(tensor: TensorProto) -> np.ndarray:
+    """Return the array of ``tensor``, whose message holds its data; strings as an object array of
+    str. Raises InvalidModelError naming the tensor."""
     label = f"tensor '{tensor.name}'"
     count, shape = count_elements(tensor, label), tuple(tensor.dims)
-    if raw is None and tensor.HasField("raw_data"):
-        raw = memoryview(tensor.raw_data)
     try:
         dtype = dtype_of_element(tensor.data_type)
     except (KeyError, TypeError) as error:
         raise InvalidModelError(f"{label} has unknown element type {tensor.data_type}") from error
-    if raw is not None and tensor.data_type == TensorProto.STRING:
+    is_raw = tensor.HasField("raw_data")
+    if is_raw and tensor.data_type == TensorProto.STRING:
         raise InvalidModelError(f"{label} holds strings as raw data, which ONNX forbids")
-    if raw is not None and tensor.data_type not in PACKED:
+    if is_raw and tensor.data_type not in PACKED:
         expected = count * dtype.itemsize
-        if len(raw) != expected:
+        if len(tensor.raw_data) != expected:
             raise InvalidModelError(
                 f"{label} of shape {list(shape)} and type {dtype} needs {expected} bytes, "
-                f"the file holds {len(raw)}"
+                f"the file holds {len(tensor.raw_data)}"
             )
-        array = np.frombuffer(raw, dtype).reshape(shape)
-    else:
-        array = _decode(tensor, raw, label)
-    array.setflags(write=False)
-    return array
-
-
-def _decode(tensor: TensorProto, raw: memoryview | None, label: str) -> np.ndarray:
-    if raw is not None:
-        tensor = TensorProto(data_type=tensor.data_type, dims=tensor.dims, raw_data=bytes(raw))
+        return np.frombuffer(tensor.raw_data, dtype).reshape(shape)
     try:
-        array = np.asarray(numpy_helper.to_array(tensor))
+        return np.asarray(numpy_helper.to_array(tensor))
     except (ValueError, TypeError, UnicodeDecodeError) as error:
         raise InvalidModelError(f"{label} cannot be decoded: {error}") from error
-    return array if array.flags.owndata else array.copy()
 
 
 class ExternalRange(NamedTuple):

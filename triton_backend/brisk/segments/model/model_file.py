@@ -157,8 +157,8 @@ def take_defaults(file: ModelFile) -> dict[str, np.ndarray]:
     for tensor in graph.initializer:
         if tensor.name in optional:
             weight = file.weights.get(tensor.name)
-            raw = None if weight is None else weight.data.data
-            defaults[tensor.name] = np.array(read_tensor(tensor, raw))
+            array = read_tensor(tensor) if weight is None else weight.array
+            defaults[tensor.name] = np.array(array)
     remaining = [tensor for tensor in graph.initializer if tensor.name not in optional]
     del graph.initializer[:]
     graph.initializer.extend(remaining)

@@ -24,7 +24,6 @@ import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
 from brisk.errors import InvalidModelError
-from brisk.graph.files.element_types import dtype_of_element
 from brisk.segments.model.extraction import Segment
 from brisk.segments.model.graph_names import (
     constants_of,
@@ -246,11 +245,7 @@ def floats_of(graph: GraphProto, file: ModelFile) -> dict[str, np.ndarray]:
         if tensor.data_type not in _TAKEN or tensor.name in fixed or np.prod(tensor.dims) < 2:
             continue
         weight = file.weights.get(tensor.name)
-        if weight is None:
-            floats[tensor.name] = numpy_helper.to_array(tensor)
-        else:
-            dtype = dtype_of_element(weight.kind)
-            floats[tensor.name] = weight.data.view(dtype).reshape(weight.shape)
+        floats[tensor.name] = numpy_helper.to_array(tensor) if weight is None else weight.array
     return floats
 
 
