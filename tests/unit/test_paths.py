@@ -222,20 +222,13 @@ def test_the_folder_of_a_version_is_the_nearest_that_has_a_number() -> None:
 
 def external(location: str) -> onnx.ModelProto:
     values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in "xy"]
-    graph = helper.make_graph(
-        [helper.make_node("Add", ["x", "w"], ["y"])], "g", *values_of(values)
-    )
+    added = helper.make_node("Add", ["x", "w"], ["y"])
+    graph = helper.make_graph([added], "g", values[:1], values[1:])
     weight = graph.initializer.add(
         name="w", data_type=TensorProto.FLOAT, data_location=TensorProto.EXTERNAL, dims=[4]
     )
     weight.external_data.add(key="location", value=location)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
-
-
-def values_of(
-    values: list[onnx.ValueInfoProto],
-) -> tuple[list[onnx.ValueInfoProto], list[onnx.ValueInfoProto]]:
-    return values[:1], values[1:]
 
 
 @pytest.mark.timeout(60)
