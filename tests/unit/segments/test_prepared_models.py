@@ -279,21 +279,6 @@ def test_weights_that_segments_share_are_kept_once(tmp_path: Path) -> None:
     np.testing.assert_allclose(answer, whole(path, {"x": ROWS})["y"], rtol=1e-4, atol=1e-5)
 
 
-def test_optional_inputs_are_constants_that_are_still_told_of(tmp_path: Path) -> None:
-    bias = np.arange(512, dtype=np.float32)
-    path = save(
-        tmp_path / "optional.onnx",
-        [helper.make_node("Add", ["x", "b"], ["y"])],
-        [info("x", "n", 512), info("b", 512)],
-        [info("y", "n", 512)],
-        {"b": bias},
-    )
-    source = PreparedModel(prepare(path, THREADS).path, path, THREADS)
-    assert [each.name for each in source.plan.inputs] == ["x"]
-    assert [(each.name, each.optional) for each in source.plan.fixed] == [("b", True)]
-    np.testing.assert_array_equal(run_in_turn(source, {"x": ROWS})["y"], ROWS + bias)
-
-
 def _with_body(path: Path) -> Path:
     """A large weight in a branch of If, which no session can be given."""
     weight = np.random.default_rng(1).standard_normal((512, 512)).astype("f4")

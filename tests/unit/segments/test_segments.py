@@ -235,24 +235,6 @@ def test_a_body_reads_values_of_segments_before_it(tmp_path: Path) -> None:
         np.testing.assert_allclose(answers["y"], -rows + sign, rtol=1e-6)
 
 
-def test_an_optional_input_has_its_default(tmp_path: Path) -> None:
-    path = save(
-        tmp_path / "model.onnx",
-        [helper.make_node("Mul", ["x", "scale"], ["y"])],
-        [info("x", "n", 512), info("scale", 1)],
-        [info("y", "n", 512)],
-        {"scale": np.array([3.0], np.float32)},
-    )
-    fixed = source_of(path)
-    assert [each.name for each in fixed.plan.inputs] == ["x"]
-    assert [(each.name, each.optional) for each in fixed.plan.fixed] == [("scale", True)]
-    np.testing.assert_allclose(by_segments(fixed, {"x": ROWS})["y"], 3 * ROWS)
-    taking = BareModel(path, 2, takes_optional=True)
-    np.testing.assert_allclose(by_segments(taking, {"x": ROWS})["y"], 3 * ROWS)
-    given = {"x": ROWS, "scale": np.array([2.0], np.float32)}
-    np.testing.assert_allclose(by_segments(taking, given)["y"], 2 * ROWS)
-
-
 def test_what_has_a_default_is_folded_as_constants_are(tmp_path: Path) -> None:
     """Old exporters list all weights as inputs: ONNX Runtime fuses nothing with those then."""
     channels = {name: np.full(8, value, np.float32) for name, value in zip("sbmv", (2, 1, 0, 4))}  # noqa: B905
