@@ -279,26 +279,6 @@ def test_weights_that_segments_share_are_kept_once(tmp_path: Path) -> None:
     np.testing.assert_allclose(answer, whole(path, {"x": ROWS})["y"], rtol=1e-4, atol=1e-5)
 
 
-def _with_body(path: Path) -> Path:
-    """A large weight in a branch of If, which no session can be given."""
-    weight = np.random.default_rng(1).standard_normal((512, 512)).astype("f4")
-    branches = {}
-    for name, operator in (("then_branch", "MatMul"), ("else_branch", "Add")):
-        branches[name] = helper.make_graph(
-            [helper.make_node(operator, ["x", f"w_{name}"], [f"o_{name}"])],
-            name,
-            [],
-            [info(f"o_{name}", "n", 512)],
-            [numpy_helper.from_array(weight if operator == "MatMul" else weight[0], f"w_{name}")],
-        )
-    return save(
-        path,
-        [helper.make_node("If", ["c"], ["y"], **branches)],
-        [info("x", "n", 512), info("c", kind=TensorProto.BOOL)],
-        [info("y", "n", 512)],
-    )
-
-
 def _with_strings(path: Path) -> Path:
     words = np.array([f"word {number} {'x' * 20}" for number in range(512)], object)
     table = helper.make_tensor("t", TensorProto.STRING, [512], [each.encode() for each in words])
@@ -312,24 +292,6 @@ def _with_strings(path: Path) -> Path:
     proto.graph.initializer.append(table)
     onnx.save(proto, made)
     return made
-
-
-def _with_function(path: Path) -> Path:
-    weight = np.random.default_rng(1).standard_normal((512, 512)).astype("f4")
-    ops = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
-    body = [helper.make_node("MatMul", ["a", "b"], ["m"]), helper.make_node("Tanh", ["m"], ["t"])]
-    function = helper.make_function("own", "Twice", ["a", "b"], ["t"], body, ops[:1])
-    graph = helper.make_graph(
-        [helper.make_node("Twice", ["x", "w"], ["y"], domain="own")],
-        "g",
-        [info("x", "n", 512)],
-        [info("y", "n", 512)],
-        [numpy_helper.from_array(weight, "w")],
-    )
-    onnx.save(
-        helper.make_model(graph, opset_imports=ops, functions=[function], ir_version=8), path
-    )
-    return path
 
 
 def _with_sparse(path: Path) -> Path:
@@ -348,9 +310,7 @@ def _with_sparse(path: Path) -> Path:
 
 
 CASES = {
-    "a body with weights of its own": (_with_body, {"x": ROWS, "c": np.array(True)}),
     "strings": (_with_strings, {"i": np.array([3, 511], np.int64)}),
-    "a function": (_with_function, {"x": ROWS}),
     "sparse weights": (_with_sparse, {"x": ROWS}),
 }
 

@@ -133,22 +133,6 @@ def test_an_awaited_model_of_few_weights_starts_with_its_warm_sessions(
     assert (before == after) == is_warm
 
 
-def test_a_model_that_is_quantised_starts_with_its_warm_session(tmp_path: Path) -> None:
-    weight = np.random.default_rng(5).integers(-99, 99, (512, 2048)).astype(np.int8)
-    nodes = [
-        helper.make_node("DequantizeLinear", ["w", "scale"], ["f"]),
-        helper.make_node("MatMul", ["x", "f"], ["y"]),
-    ]
-    weights = {"w": weight, "scale": np.array(0.01, np.float32)}
-    ends = [info("x", "n", 512)], [info("y", "n", 2048)]
-    path = save(tmp_path / "model.onnx", nodes, *ends, weights)
-    for is_awaited in (True, False):
-        source = BareModel(path, 2, is_awaited=is_awaited)
-        source.check()
-        source.open(0)
-        assert source.open_warm(0) is None
-
-
 def test_an_awaited_model_with_branches_starts_in_place_since_they_may_be_large(
     tmp_path: Path,
 ) -> None:
@@ -287,24 +271,6 @@ def test_every_datatype_crosses_segments(tmp_path: Path, kind: int, values: np.n
     answers = by_segments(source_of(path), {"x": values})
     assert answers["y"].dtype == values.dtype
     np.testing.assert_array_equal(answers["y"], values)
-
-
-def test_contributed_operators_are_computed(tmp_path: Path) -> None:
-    weight = np.random.default_rng(1).standard_normal((512, 64)).astype(np.float32)
-    path = save(
-        tmp_path / "model.onnx",
-        [
-            helper.make_node(
-                "FusedMatMul", ["x", "w"], ["y"], domain="com.microsoft", alpha=0.5, transA=0
-            )
-        ],
-        [info("x", "n", 512)],
-        [info("y", "n", 64)],
-        {"w": weight},
-        domains={"": 17, "com.microsoft": 1},
-    )
-    answers = by_segments(source_of(path), {"x": ROWS})
-    np.testing.assert_allclose(answers["y"], 0.5 * ROWS @ weight, rtol=1e-4, atol=1e-4)
 
 
 def test_a_warm_model_maps_its_file_no_more(tmp_path: Path) -> None:
