@@ -55,11 +55,7 @@ def content_of(
     ``environment``: the one whose notes are read and written. Raises OSError, and
     InvalidModelError like ``open_inside``.
     """
-
-    def look(file: BinaryIO) -> tuple[str, Stamp]:
-        return _digest(file, environment)
-
-    digested = _of_each(model, names, look)
+    digested = _of_each(model, names, lambda file: _digest(file, environment))
     return Content(
         {name: digest for name, (digest, _) in digested.items()},
         {name: stamp for name, (_, stamp) in digested.items()},
