@@ -8,7 +8,7 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
-from brisk.errors import ArtefactError
+from brisk.errors import ArtefactError, counted
 from brisk.exits.files.container import tapped_values
 from brisk.exits.files.versions import latest
 from brisk.partitions.cost import PartitionPlan, Pricing, turns_of
@@ -49,9 +49,9 @@ def hosts_text(
         source_name = "file"
     count = len(profile)
     yield (
-        f"{file}: {_counted(count, 'segment')} of its {source_name}, "
+        f"{file}: {counted(count, 'segment')} of its {source_name}, "
         f"{profile.weight_bytes / 1e6:.1f} MB; a request takes {_time(profile.run_s)} here on "
-        f"{_counted(usable_cores(), 'thread')}"
+        f"{counted(usable_cores(), 'thread')}"
     )
     yield (
         f"  links of {network.hosts[0].link_mbit:g} Mbit/s each way, "
@@ -64,11 +64,11 @@ def hosts_text(
         yield from _plan_text(pricing, plan, source.plan)
     if len(plans) < len(network.hosts):
         more = "" if anywhere else "; more where cuts may stand elsewhere (--anywhere)"
-        yield f"  no part is less than a segment: {_counted(count, 'host')} at most{more}"
+        yield f"  no part is less than a segment: {counted(count, 'host')} at most{more}"
     best = min(plans, key=lambda plan: (plan.latency_s(turns), plan.parts))
     gain = plans[0].cost.first_answer_s / best.cost.first_answer_s
     words = f"{gain:.2f} times as soon as on one" if best.parts > 1 else "parts do not pay"
-    yield f"  best: {_counted(best.parts, 'host')}, {words}"
+    yield f"  best: {counted(best.parts, 'host')}, {words}"
 
 
 def _served(file: Path, tuning: SessionTuning) -> Source:
@@ -100,11 +100,11 @@ def _plan_text(pricing: Pricing, plan: PartitionPlan, segments: SegmentPlan) -> 
     pull = pulls[bound.part]
     words = {
         "link": f"the link of host {bound.part + 1}",
-        "source": f"the uplink of {pull.source}, shared by {_counted(pull.sharers, 'host')}",
+        "source": f"the uplink of {pull.source}, shared by {counted(pull.sharers, 'host')}",
         "sessions": f"making the sessions of host {bound.part + 1}",
     }
     yield (
-        f"  {_counted(plan.parts, 'host')}: first answer after {_time(cost.first_answer_s)}, "
+        f"  {counted(plan.parts, 'host')}: first answer after {_time(cost.first_answer_s)}, "
         f"a request {_time(cost.request_s)}; the start waits for {words[bound.by]}"
     )
     before = pricing.profile.bytes_before()
@@ -132,7 +132,3 @@ def _live_text(pricing: Pricing, end: int) -> str:
 
 def _time(seconds: float) -> str:
     return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.1f} ms"
-
-
-def _counted(count: int, word: str) -> str:
-    return f"{count} {word}{'s'[: count != 1]}"

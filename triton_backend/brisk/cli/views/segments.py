@@ -13,7 +13,7 @@ from onnx import ModelProto, TensorProto, TypeProto, helper
 from brisk.artefacts.room import refusal_of
 from brisk.artefacts.skeletons import noted_forms
 from brisk.cli.views.learning import aim_of, learning_text, present_record
-from brisk.errors import ArtefactError, InvalidModelError
+from brisk.errors import ArtefactError, InvalidModelError, counted
 from brisk.exits.base_model import live_at
 from brisk.exits.cascade import is_asked_for
 from brisk.exits.cascade_file import digest_of, read_cascade
@@ -62,7 +62,7 @@ def segments_text(file: Path, entry: Path | None, *, every: bool) -> Iterator[st
     exits, exits_text = _exits(file, source.plan, aim)
     prepared, prepared_text = _prepared(file, threads, taps, tuning)
     version = onnxruntime().__version__
-    yield f"{file}: computed by ONNX Runtime {version} on {_count_text(threads, 'thread')}"
+    yield f"{file}: computed by ONNX Runtime {version} on {counted(threads, 'thread')}"
     yield f"  {size_text(source)}"
     if source.remark:
         yield f"  {source.remark}"
@@ -119,7 +119,7 @@ def _batch_text(entry: Path, file: Path) -> Iterator[str]:
     config, signature = written_config(entry), model_signature(file)
     completion = complete(signature, config)
     rows = completion.max_batch_size
-    limit = f"up to {_count_text(rows, 'row')} (max_batch_size)"
+    limit = f"up to {counted(rows, 'row')} (max_batch_size)"
     yield f"  batch: {limit if rows else 'none (max_batch_size 0)'}"
     for tensor in config.get("input") or completion.inputs:
         kind = signature.inputs.get(tensor["name"])
@@ -152,7 +152,7 @@ def size_text(source: BareModel) -> str:
     nodes = sum(len(segment.proto.graph.node) for segment in source.segments)
     inside = sum(1 for _ in nested_nodes(file.proto))
     bodies = f" and {inside} in bodies" if inside else ""
-    return f"{_count_text(nodes, 'node')}{bodies}, {weights / 1e6:.1f} MB of weights"
+    return f"{counted(nodes, 'node')}{bodies}, {weights / 1e6:.1f} MB of weights"
 
 
 def _cutting_text(
@@ -266,7 +266,7 @@ def _crossing_text(names: Sequence[str], types: Mapping[str, TypeProto]) -> str:
     known_bytes = sum(size for size in sizes if size is not None)
     unknown = sizes.count(None)
     text = f"{known_bytes / 1e6:.2f} MB" if known_bytes >= 10_000 else f"{known_bytes} bytes"
-    return f"{_count_text(len(names), 'tensor')}, {text}" + (
+    return f"{counted(len(names), 'tensor')}, {text}" + (
         f" and {unknown} of unknown size" if unknown else ""
     )
 
@@ -334,7 +334,7 @@ def _exits(
     }
     if not exits:
         return exits, f"{path} has no exit in use"
-    count = _count_text(sum(map(len, exits.values())), "exit")
+    count = counted(sum(map(len, exits.values())), "exit")
     behind = ", ".join(str(done - 1) for done in sorted(exits) if done)
     segments = "segments" if "," in behind else "segment"
     where = [f"behind {segments} {behind}"] if behind else []
@@ -369,7 +369,3 @@ def _variables_text(kind: str, variables: Sequence[Variable], *, every: bool) ->
         yield f"  {kind} {variable.name}: {_type_text(variable.type)}{optional}"
     if len(listed) < len(variables):
         yield f"  and {len(variables) - len(listed)} {kind}s more (--all)"
-
-
-def _count_text(count: int, word: str) -> str:
-    return f"{count} {word}{'s'[: count != 1]}"
