@@ -91,7 +91,7 @@ def entry_text(
     if not versions:
         return EntryText(text, None)
     added: list[str] = []
-    for version in _loaded(config, versions):
+    for version in loaded_versions(config, versions):
         try:
             added.append(_completion(directory, version, config, backend, batch))
         except UnavailableError as error:
@@ -188,15 +188,8 @@ def _has_library(directory: Path, files: set[str]) -> bool:
     return any(name.startswith("libtriton_") and name.endswith(".so") for name in names)
 
 
-def loaded_versions(directory: Path, config: Any) -> Sequence[int]:
-    """Return the versions that the ``version_policy`` of the entry in ``directory`` loads; none if
-    the entry has no versions."""
-    versions = versions_in(directory)
-    return _loaded(config, versions) if versions else versions
-
-
-def _loaded(config: Any, versions: Sequence[int]) -> Sequence[int]:
-    """Return the versions that ``version_policy`` loads; the newest if it loads none."""
+def loaded_versions(config: Any, versions: Sequence[int]) -> Sequence[int]:
+    """Return which of an entry's versions its ``version_policy`` loads; the newest if none."""
     policy = config.version_policy
     match policy.WhichOneof("policy_choice"):
         case "all":

@@ -94,9 +94,10 @@ def show(
     users = [user for repository in repositories for user in sorted(listed(repository))]
     left_out = tuple(filter(leaves_out, users))
     shown_users = [user for user in users if user not in left_out]
-    for user, text in zip(shown_users, _texts(shown_users, served, batch), strict=True):
-        if reason := _show_entry(user, place_of(user, shown), text):
-            lost[user] = reason
+    for user, entry in zip(shown_users, _texts(shown_users, served, batch), strict=True):
+        _show_entry(user, place_of(user, shown), entry.text)
+        if entry.lost:
+            lost[user] = entry.lost
     return Shown(shown, lost, left_out)
 
 
@@ -122,16 +123,13 @@ def _texts(users: Sequence[Path], served: Sequence[str], batch: int) -> Iterator
             yield made[user].result() if user in made else text(user)
 
 
-def _show_entry(user: Path, place: Path, entry: EntryText) -> str | None:
-    """Write an entry of the view. Return what Triton's completion would do beyond Brisk's, else
-    None."""
-    text, lost = entry
+def _show_entry(user: Path, place: Path, text: str | None) -> None:
+    """Write an entry of the view, with ``text`` for its configuration; None: as it is."""
     if text is None:
         place.symlink_to(user)
-        return lost
+        return
     place.mkdir(mode=0o700)
     for file in listed(user):
         if file.name != CONFIG_FILE:
             (place / file.name).symlink_to(file)
     (place / CONFIG_FILE).write_text(text, "utf-8", "surrogateescape")
-    return lost

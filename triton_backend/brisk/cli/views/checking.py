@@ -19,13 +19,25 @@ from brisk.errors import BriskError, InvalidConfigurationError
 from brisk.exits.files.versions import caches_file
 from brisk.paths import listed
 from brisk.pipelines import is_pipeline, read_pipeline
-from brisk.protocol.entry_files import REFUSED, entry_problem, is_text, layout_problem
+from brisk.protocol.entry_files import (
+    REFUSED,
+    entry_problem,
+    is_text,
+    layout_problem,
+    versions_in,
+)
 from brisk.segments.model.sources import checked_model
 from brisk.stub.config.agreement import check_tensors
 from brisk.stub.config.entry import Entry, read_entry
 from brisk.stub.config.parameters import ONNXRUNTIME_PARAMETERS
 from brisk.triton.server_preload import is_plain
-from brisk.view.entry_text import SCHEMA, entry_text, loaded_versions, read_config
+from brisk.view.entry_text import (
+    SCHEMA,
+    as_handed_over,
+    entry_text,
+    loaded_versions,
+    read_config,
+)
 from brisk.view.plan import A_GPU
 
 PROBLEM, WARNING, INFORMATION = "problem", "warning", "information"
@@ -95,7 +107,7 @@ def _check_entry(directory: Path) -> Iterator[Remark]:
     if (lacking := entry_problem(directory)) is not None:
         yield of_all(PROBLEM, lacking)
         return
-    versions = loaded_versions(directory, config)
+    versions = loaded_versions(config, versions_in(directory))
     served_versions = config.version_policy.specific.versions
     if served_versions and not set(served_versions) & set(versions):
         yield of_all(
@@ -119,7 +131,8 @@ def _check_entry(directory: Path) -> Iterator[Remark]:
         return
     if lost is not None:
         yield of_all(WARNING, f"it relies on Triton's completion: {lost}")
-    fields = _fields(text)
+    completed = text_format.Parse(text, SCHEMA.ModelConfig(), allow_unknown_field=True)
+    fields = as_handed_over(completed)
     if not config.backend and fields.get("backend") == "brisk":
         yield of_all(
             WARNING,
@@ -195,16 +208,6 @@ def _unlearnable(config: Mapping[str, Any], entry: Entry) -> str:
         return ""
     aim = None if caches_file(file).exists() else aim_of(file, config, said)
     return "" if aim is None else unfit_text(file, aim)
-
-
-def _fields(text: str) -> dict[str, Any]:
-    """Parse a configuration's text into the form in which Triton passes it to a stub."""
-    from google.protobuf import json_format
-
-    config = SCHEMA.ModelConfig()
-    text_format.Parse(text, config, allow_unknown_field=True)
-    fields: dict[str, Any] = json_format.MessageToDict(config, preserving_proto_field_name=True)
-    return fields
 
 
 def _unknown_field(written: str | None) -> str | None:
