@@ -82,16 +82,12 @@ def _no_model(directory: Path) -> InvalidModelError:
             f"'{directory}' is one version of a model; expected the directory above it, "
             "or the file in it"
         )
-    near = next((f"; '{file}' can be named itself" for file in _files_in(directory)), "")
+    files = sorted(directory.glob("*.onnx"))
+    near = f"; '{files[0]}' can be named itself" if files else ""
     return InvalidModelError(
         f"'{directory}' has no version: expected a file like "
         f"'{directory / '1' / 'model.onnx'}'{near}"
     )
-
-
-def _files_in(directory: Path) -> list[Path]:
-    """Return the ONNX files directly in a directory, outside versions."""
-    return sorted(directory.glob("*.onnx")) if directory.is_dir() else []
 
 
 def _check_present(model: Path) -> None:
