@@ -59,10 +59,10 @@ _exported: dict[int, tuple[Any, ...]] = {}
 DLManagedTensor."""
 
 
-def bits_of(capsule: object, owner: object) -> np.ndarray:
+def bits_of(capsule: object) -> np.ndarray:
     """Return a copy of a BF16 tensor's bit patterns as uint16, row-major.
 
-    ``owner`` keeps the memory alive until this returns. Raises InternalError if the capsule is no
+    The capsule's owner keeps the memory alive meanwhile. Raises InternalError if the capsule is no
     BF16 tensor on the CPU.
     """
     address = _get_pointer(capsule, _NAME)
@@ -75,9 +75,7 @@ def bits_of(capsule: object, owner: object) -> np.ndarray:
     if not count:
         return np.empty(shape, np.uint16)
     buffer = memoryview((ctypes.c_uint16 * count).from_address(tensor.data + tensor.byte_offset))
-    array = np.frombuffer(buffer, np.uint16).reshape(shape).copy()
-    del owner
-    return array
+    return np.frombuffer(buffer, np.uint16).reshape(shape).copy()
 
 
 def capsule_of(bits: np.ndarray) -> object:

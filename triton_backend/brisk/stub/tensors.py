@@ -52,7 +52,7 @@ def read_inputs(
 
 def _read_input(tensor: Any, name: str, is_bfloat16: bool) -> InputData:
     if is_bfloat16:
-        bits = bits_of(tensor.to_dlpack(), tensor)
+        bits = bits_of(tensor.to_dlpack())
         return InputData(TensorForm(name, "BF16", bits.shape), bits)
     array = tensor.as_numpy()
     datatype = _NAMES.get(array.dtype)
