@@ -46,6 +46,13 @@ def test_a_python_without_onnxruntime_is_a_problem(tmp_path: Path) -> None:
     assert "No module named 'onnxruntime'" in finding.found
 
 
+@pytest.mark.parametrize("python", ["/bin/true", "/bin/false"])
+def test_a_python_that_ends_without_a_word_is_a_problem(python: str, tmp_path: Path) -> None:
+    (finding,) = interpreter(deployment(tmp_path, environment={"BRISK_PYTHON": python}))
+    assert finding.verdict is Severity.PROBLEM
+    assert finding.found.startswith(f"{python}: it ended without a word")
+
+
 def test_models_that_onnx_runtime_does_not_take_are_named(tmp_path: Path) -> None:
     write_model(tmp_path, "Det")
     (finding,) = operators(deployment(tmp_path, repositories=(tmp_path,)))

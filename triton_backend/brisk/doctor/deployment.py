@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
 
-from brisk.errors import BriskError
+from brisk.errors import BriskError, UnavailableError
 from brisk.protocol.entry_files import users_path
 from brisk.protocol.runtime_paths import Role, runtime_place
 from brisk.protocol.status import Status
@@ -17,6 +19,8 @@ from brisk.settings import absolute_paths
 from brisk.telemetry.observer import Observer
 from brisk.triton.options import option, options_named
 from brisk.view.plan import REPOSITORY_OPTIONS
+
+PYTHON_TIMEOUT_S = 120.0
 
 
 class Severity(str, Enum):
@@ -84,6 +88,11 @@ class Deployment:
     exist."""
 
     @property
+    def python(self) -> str:
+        """The Python that the runtime has, or would have; this process's where none is set."""
+        return self.environment.get("BRISK_PYTHON") or sys.executable
+
+    @property
     def is_contained(self) -> bool:
         """Whether the server has another root directory than this process."""
         if self.server is None:
@@ -92,6 +101,29 @@ class Deployment:
             return not os.path.samefile(f"/proc/{self.server}/root", "/")
         except OSError:  # it has ended, or is another user's
             return False
+
+
+def ask_python(deployment: Deployment, program: str) -> str:
+    """Return the last line that the runtime's Python prints for a program.
+
+    Raises UnavailableError with its last words if it cannot be run, fails or prints nothing.
+    """
+    try:
+        ended = subprocess.run(
+            [deployment.python, "-c", program],
+            capture_output=True,
+            text=True,
+            timeout=PYTHON_TIMEOUT_S,
+            env={**deployment.environment, "OMP_NUM_THREADS": "1", "ORT_DISABLE_TELEMETRY": "1"},
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UnavailableError(str(error)) from error
+    printed = ended.stdout.strip()
+    if ended.returncode or not printed:
+        words = ended.stderr.strip() or f"it ended without a word (status {ended.returncode})"
+        raise UnavailableError(words.splitlines()[-1])
+    return printed.splitlines()[-1]
 
 
 def running(deployment: Deployment) -> Status | None:

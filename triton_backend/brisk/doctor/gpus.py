@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-from brisk.doctor.deployment import Deployment, Findings, good, problem
-from brisk.errors import BriskError
+from brisk.doctor.deployment import Deployment, Findings, ask_python, good, problem
+from brisk.errors import BriskError, UnavailableError
 from brisk.gpu.driver import Context, Driver
-
-ASK_TIMEOUT_S = 120.0
 
 DRIVERS_FILE = Path("/dev/nvidiactl")
 
@@ -50,11 +46,12 @@ def gpus(deployment: Deployment) -> Findings:
     except BriskError as error:
         return problem(str(error), "entries on a GPU are not served", _ALTERNATIVE)
     there = f"{named}, driver for CUDA {'.'.join(map(str, driver.version))}"
-    python = deployment.environment.get("BRISK_PYTHON") or sys.executable
-    answer = _ask(python, deployment)
-    if isinstance(answer, str):
-        return problem(f"{there}; {python}: {answer}", "no model is served", _ALTERNATIVE)
-    return _computing(there, python, answer, driver.version)
+    try:
+        answer = json.loads(ask_python(deployment, _ASK))
+    except UnavailableError as error:
+        found = f"{there}; {deployment.python}: {error}"
+        return problem(found, "no model is served", _ALTERNATIVE)
+    return _computing(there, deployment.python, answer, driver.version)
 
 
 def _computing(
@@ -93,22 +90,3 @@ def _names(driver: Driver) -> str:
         names.append(context.facts.name)
         context.close()
     return ", ".join(names)
-
-
-def _ask(python: str, deployment: Deployment) -> dict[str, Any] | str:
-    """Return facts about ONNX Runtime in an interpreter, or an error text if they are unknown."""
-    try:
-        ended = subprocess.run(
-            [python, "-c", _ASK],
-            capture_output=True,
-            text=True,
-            timeout=ASK_TIMEOUT_S,
-            env=dict(deployment.environment),
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return str(error)
-    if ended.returncode:
-        return (ended.stderr.strip().splitlines() or ["it ended without a word"])[-1]
-    answer: dict[str, Any] = json.loads(ended.stdout.strip().splitlines()[-1])
-    return answer

@@ -4,8 +4,6 @@ entries."""
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -14,13 +12,20 @@ from brisk.doctor.deployment import (
     Deployment,
     Findings,
     advice,
+    ask_python,
     good,
     lost_backends,
     of_process,
     problem,
     unknown,
 )
-from brisk.errors import ArtefactError, BriskError, InvalidConfigurationError, counted
+from brisk.errors import (
+    ArtefactError,
+    BriskError,
+    InvalidConfigurationError,
+    UnavailableError,
+    counted,
+)
 from brisk.fork_server.build import LAUNCHER, find_compiler
 from brisk.ownership import check_makable
 from brisk.paths import listed
@@ -36,7 +41,6 @@ from brisk.triton.server_preload import is_preloaded, unstartable
 from brisk.tuning import SessionTuning
 from brisk.view.entry_text import written_config
 
-IMPORT_TIMEOUT_S = 120.0
 CONNECT_TIMEOUT_S = 5.0
 DEFAULT_BACKENDS = "/opt/tritonserver/backends"
 WANTED_CACHE_BYTES = 2**30
@@ -49,26 +53,14 @@ _IMPORTS = (
 def interpreter(deployment: Deployment) -> Findings:
     """Check the runtime's Python, which needs onnxruntime, onnx and numpy; Triton's own needs
     numpy only."""
-    python = deployment.environment.get("BRISK_PYTHON") or sys.executable
     try:
-        ended = subprocess.run(
-            [python, "-c", _IMPORTS],
-            capture_output=True,
-            text=True,
-            timeout=IMPORT_TIMEOUT_S,
-            env={**deployment.environment, "OMP_NUM_THREADS": "1", "ORT_DISABLE_TELEMETRY": "1"},
-            check=False,
-        )
-        failure = ended.stderr.strip().splitlines()[-1:] if ended.returncode else []
-    except (OSError, subprocess.TimeoutExpired) as error:
-        failure = [str(error)]
-    if failure:
+        return good(f"{deployment.python}: {ask_python(deployment, _IMPORTS)}")
+    except UnavailableError as error:
         return problem(
-            f"{python}: {failure[0]}",
+            f"{deployment.python}: {error}",
             "no model can be loaded",
             "BRISK_PYTHON=<a Python that has onnxruntime, onnx and numpy> for tritonserver",
         )
-    return good(f"{python}: {ended.stdout.strip()}")
 
 
 def runtime_directory(deployment: Deployment) -> Findings:
