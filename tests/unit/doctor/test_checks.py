@@ -31,8 +31,10 @@ CORES = len(os.sched_getaffinity(0))
 def test_auto_completion_is_advised_against_and_incomplete_entries_are_named(
     tmp_path: Path,
 ) -> None:
-    (tmp_path / "bare").mkdir()
-    (tmp_path / "bare" / "config.pbtxt").write_text('backend: "brisk"')
+    whole = 'input { name: "x" } output { name: "y" }'
+    for name, config in (("bare", "# M\xfcller's, without input and output"), ("whole", whole)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.pbtxt").write_text(config, "latin-1")
     server = {"server": os.getpid(), "repositories": (tmp_path,)}
     (finding,) = auto_complete(deployment(tmp_path, **server))
     assert finding.verdict is Severity.ADVICE

@@ -30,9 +30,16 @@ from brisk.fork_server.build import LAUNCHER, find_compiler
 from brisk.ownership import check_makable
 from brisk.paths import listed
 from brisk.protocol.channel import greet
-from brisk.protocol.entry_files import MODEL_FILE, entry_problem, layout_problem, versions_in
+from brisk.protocol.entry_files import (
+    CONFIG_FILE,
+    MODEL_FILE,
+    entry_problem,
+    layout_problem,
+    versions_in,
+)
 from brisk.protocol.runtime_paths import runtime_place
 from brisk.settings import FORK_STUBS, cache_directory
+from brisk.stub.config.completion import is_whole
 from brisk.stub.config.entry import find_file
 from brisk.stub.config.session_tuning import read_tuning
 from brisk.triton.backend_directory import DEFAULT_NAMES, names_of_ours
@@ -250,11 +257,10 @@ def auto_complete(deployment: Deployment) -> Findings:
     if value is not None and value.lower() not in ("false", "0"):
         return good("switched off")
     incomplete = [
-        file.parent.name
+        entry.name
         for repository in deployment.repositories
-        for file in sorted(repository.glob("*/config.pbtxt"))
-        if file.is_file()  # reading a FIFO would wait
-        and ("input" not in file.read_text() or "output" not in file.read_text())
+        for entry in sorted(listed(repository))
+        if _is_incomplete(entry)
     ]
     change = "start the server with --disable-auto-complete-config"
     if incomplete:
@@ -268,6 +274,15 @@ def auto_complete(deployment: Deployment) -> Findings:
         "about 1.2 s of each model's load (1.4 s against 0.2 s)",
         change,
     )
+
+
+def _is_incomplete(entry: Path) -> bool:
+    """Whether an entry's configuration lacks inputs or outputs; False if there is none, or it
+    cannot be read, which is told elsewhere."""
+    try:
+        return (entry / CONFIG_FILE).exists() and not is_whole(written_config(entry))
+    except (OSError, BriskError):
+        return False
 
 
 def forked_stubs(deployment: Deployment) -> Findings:
