@@ -1,8 +1,10 @@
-"""The model argument of commands, and the loop over entries if it names a repository."""
+"""Arguments that several commands have: models, with the loop over entries if one names a
+repository, and shapes of inputs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +12,7 @@ import typer
 
 from brisk.cli.views.error_text import tell_error
 from brisk.cli.views.model_files import entries_in
-from brisk.errors import BriskError
+from brisk.errors import BriskError, InvalidConfigurationError
 
 ModelArgument = Annotated[
     Path,
@@ -25,6 +27,25 @@ VersionOption = Annotated[
 ]
 
 DeviceOption = Annotated[str, typer.Option(help="cpu or cuda:NUMBER.")]
+
+ShapesOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Shape of a synthetic input whose sizes are open; may be given again.",
+        metavar="NAME=1,3,224,224",
+    ),
+]
+
+
+def read_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """Return the shapes that ``--shape`` gives, by input. Raises InvalidConfigurationError."""
+    shapes = {}
+    for text in texts:
+        if not re.fullmatch(r".+=[1-9]\d*(,[1-9]\d*)*", text):
+            raise InvalidConfigurationError(f"--shape {text}: expected NAME=1,3,224,224")
+        name, _, sizes = text.rpartition("=")
+        shapes[name] = tuple(map(int, sizes.split(",")))
+    return shapes
 
 
 def for_each_entry(model: Path, act: Callable[[Path], None]) -> None:

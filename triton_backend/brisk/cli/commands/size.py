@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
+from brisk.cli.commands.models import ShapesOption, read_shapes
 from brisk.cli.views.model_files import is_model
 from brisk.errors import InvalidConfigurationError, UnavailableError
 from brisk.protocol.entry_files import CONFIG_FILE, MODEL_FILE, layout_problem
@@ -55,13 +56,7 @@ def size(
     seconds: Annotated[
         float, typer.Option(min=0.1, help="Seconds for which each warm model is measured.")
     ] = 2.0,
-    shape: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Shape of an input whose sizes are open, in any model; may be given again.",
-            metavar="NAME=1,3,224,224",
-        ),
-    ] = None,
+    shape: ShapesOption = None,
     data: Annotated[
         list[str] | None,
         typer.Option(
@@ -82,7 +77,7 @@ def size(
     from brisk_bench.harness.served_server import benchmark_server
     from brisk_client.inference import InferenceClient, Transport
 
-    shapes = dict(map(_shape, shape or ()))
+    shapes = read_shapes(shape or ())
     _check_repository(repository)
     entries = sorted(path.name for path in repository.iterdir() if path.is_dir())
     arrays = dict(_arrays(text, entries) for text in data or ())
@@ -159,14 +154,6 @@ def _first_forgotten(folder: Path) -> Iterator[None]:
     finally:
         if (prepared := find_prepared(folder / _FIRST / "1" / MODEL_FILE)) is not None:
             room.remove(prepared)
-
-
-def _shape(text: str) -> tuple[str, tuple[int, ...]]:
-    name, _, sizes = text.rpartition("=")
-    try:
-        return name, tuple(int(each) for each in sizes.split(","))
-    except ValueError:
-        raise InvalidConfigurationError(f"--shape {text}: expected NAME=1,3,224,224") from None
 
 
 def _arrays(text: str, entries: Sequence[str]) -> tuple[str, Mapping[str, np.ndarray]]:

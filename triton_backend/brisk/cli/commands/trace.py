@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from brisk.cli.commands.models import DeviceOption
+from brisk.cli.commands.models import DeviceOption, ShapesOption, read_shapes
 from brisk.cli.views.model_files import model_file
 from brisk.errors import BriskError, InvalidConfigurationError, InvalidModelError, UnavailableError
 from brisk.paths import version_folder
@@ -69,13 +69,7 @@ def trace(
     data: Annotated[
         Path | None, typer.Option(help="The request's inputs by name, .npz; else synthetic.")
     ] = None,
-    shape: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Shape of a synthetic input whose sizes are open; may be given again.",
-            metavar="NAME=1,3,224,224",
-        ),
-    ] = None,
+    shape: ShapesOption = None,
     output: Annotated[
         Path | None,
         typer.Option(help="File for the trace; its picture is written beside it, as .png."),
@@ -92,12 +86,11 @@ def trace(
     """
     from brisk_client.urgency import check_class
 
-    _check_inputs(data, shape or ())
+    given_inputs = _given_inputs(data, shape or ())
     try:
         check_class(job_class)
     except ValueError as error:
         raise InvalidConfigurationError(f"--class: {error}") from None
-    given_inputs = _given_inputs(data, shape or ())
     if url:
         processes = _through_server(model, url, device, job_class, given_inputs)
     else:
@@ -119,25 +112,18 @@ def _write(processes: Sequence[ProcessSpans], file: Path) -> None:
     print(f"picture in {picture}")
 
 
-def _check_inputs(data: Path | None, shapes: Sequence[str]) -> None:
-    """Raise InvalidConfigurationError if ``--shape`` or ``--data`` has a wrong form."""
-    for text in shapes:
-        if not re.fullmatch(r".+=[1-9]\d*(,[1-9]\d*)*", text):
-            raise InvalidConfigurationError(f"--shape {text}: expected NAME=1,3,224,224")
+def _given_inputs(data: Path | None, shapes: Sequence[str]) -> GivenInputs:
+    """Return the inputs that ``--data`` and ``--shape`` give. Raises InvalidConfigurationError."""
+    given = read_shapes(shapes)
     if data is not None and data.suffix != ".npz":
         raise InvalidConfigurationError(
             f"--data must be a .npz with an array for each input, not '{data}'"
         )
-
-
-def _given_inputs(data: Path | None, shapes: Sequence[str]) -> GivenInputs:
-    """Return the inputs that ``--data`` and ``--shape`` give. Raises InvalidConfigurationError."""
-    from brisk_bench.engines.model_inputs import read_given
+    from brisk_bench.engines.model_inputs import GivenInputs, read_given
     from brisk_bench.harness.command_line import UnusableArgumentError
 
-    texts = [":shape=".join(text.rsplit("=", 1)) for text in shapes]
     try:
-        return read_given([*([] if data is None else [str(data)]), *texts])
+        return GivenInputs(read_given([] if data is None else [str(data)]).arrays, given)
     except UnusableArgumentError as error:
         raise InvalidConfigurationError(f"--data: {error}") from None
 
