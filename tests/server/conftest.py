@@ -1,24 +1,28 @@
 """A real tritonserver for tests, on free loopback ports, with a runtime of its own.
 
-``start_server(repository, options=…)`` starts one and stops it after the test;
-``sample_server`` serves all sample entries and is shared by the whole run. A server ends while
-the next test begins; one that is timed, or that is no server's, begins when all have ended. Where
-a test has failed and a server has died, its log's end is among what is reported.
+``start_server(repository, options=…)`` starts one and stops it after the test, ``start_shared``
+after the module's; ``sample_server`` serves all sample entries and is shared by the whole run. A
+server ends while the next test begins; one that is timed, or that is no server's, begins when all
+have ended. Where a test has failed and a server has died, its log's end is among what is
+reported.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from tritonclient import http
 
 from brisk.triton.backend_directory import assemble
 from brisk.triton.launch import TritonServer
 from brisk.triton.locate import ServerInstallation, locate_server
 from brisk_bench.samples.expectations import is_current
+from brisk_client.inference import InferenceClient, Transport
 from support.server.running import (
     SAMPLES,
     Endings,
@@ -76,22 +80,21 @@ def backends(tmp_path_factory: pytest.TempPathFactory, installation: ServerInsta
     return assemble(tmp_path_factory.mktemp("backends"), installation)
 
 
-@pytest.fixture
-def start_server(
-    tmp_path: Path, installation: ServerInstallation, backends: Path, endings: Endings
+@contextlib.contextmanager
+def starting(
+    folder: Path, installation: ServerInstallation, backends: Path, endings: Endings
 ) -> Iterator[StartServer]:
-    """``start_server(repository, options=(), environment=None) -> TritonServer``, ready."""
+    """``start(repository, options=(), environment=None) -> TritonServer``, ready; its log is in
+    ``folder``."""
     with contextlib.ExitStack() as servers:
-        started = 0
+        numbers = itertools.count(1)
 
         def start(
             repository: Path,
             options: Sequence[str] = (),
             environment: Mapping[str, str] | None = None,
         ) -> TritonServer:
-            nonlocal started
-            started += 1
-            log = tmp_path / f"tritonserver-{started}.log"
+            log = folder / f"tritonserver-{next(numbers)}.log"
             return servers.enter_context(
                 running_server(
                     installation, repository, backends, log, options, environment, endings
@@ -99,6 +102,42 @@ def start_server(
             )
 
         yield start
+
+
+@pytest.fixture
+def start_server(
+    tmp_path: Path, installation: ServerInstallation, backends: Path, endings: Endings
+) -> Iterator[StartServer]:
+    """Servers of one test: see ``starting``."""
+    with starting(tmp_path, installation, backends, endings) as start:
+        yield start
+
+
+@pytest.fixture(scope="module")
+def start_shared(
+    tmp_path_factory: pytest.TempPathFactory,
+    installation: ServerInstallation,
+    backends: Path,
+    endings: Endings,
+) -> Iterator[StartServer]:
+    """Servers that the tests of a module share."""
+    folder = tmp_path_factory.mktemp("shared-servers")
+    with starting(folder, installation, backends, endings) as start:
+        yield start
+
+
+@pytest.fixture(scope="module")
+def control(server: TritonServer) -> Iterator[http.InferenceServerClient]:
+    """Loads and unloads what the module's ``server`` serves."""
+    with http.InferenceServerClient(server.endpoints.http, network_timeout=120.0) as opened:
+        yield opened
+
+
+@pytest.fixture
+def client(server: TritonServer) -> Iterator[InferenceClient]:
+    """Asks the module's ``server``."""
+    with InferenceClient(server.endpoints.http, Transport.HTTP) as opened:
+        yield opened
 
 
 @pytest.fixture(scope="session")

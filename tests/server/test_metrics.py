@@ -6,7 +6,6 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -19,10 +18,9 @@ from tritonclient.utils import InferenceServerException
 from brisk.protocol.runtime_paths import Role, RuntimePaths
 from brisk.telemetry.observer import Observer
 from brisk.triton.launch import TritonServer
-from brisk.triton.locate import ServerInstallation
 from brisk_client.inference import InferenceClient, Transport
 from support.server.entries import ANY_CLASS, deep, doubled, make_model, write_entry
-from support.server.running import Endings, StartServer, running_server, runtime_directory
+from support.server.running import StartServer, runtime_directory
 from support.server.scraping import PATIENCE_S, Series, scrape, value, wait_for
 
 pytestmark = [pytest.mark.server, pytest.mark.timing, pytest.mark.beside]
@@ -31,23 +29,13 @@ ROW = np.ones((1, 4), np.float32)
 
 
 @pytest.fixture(scope="module")
-def server(
-    installation: ServerInstallation,
-    backends: Path,
-    endings: Endings,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[TritonServer]:
-    folder = tmp_path_factory.mktemp("metrics")
-    repository = folder / "repository"
+def server(start_shared: StartServer, tmp_path_factory: pytest.TempPathFactory) -> TritonServer:
+    repository = tmp_path_factory.mktemp("metrics")
     two = 'backend: "brisk"\ninstance_group [{ count: 2 kind: KIND_CPU }]' + ANY_CLASS
     write_entry(repository, "doubled", doubled(), two)
     write_entry(repository, "deep", deep(60, 256), 'backend: "brisk" max_batch_size: 2048')
     write_entry(repository, "long", deep(60, 256, rows=2048), 'backend: "brisk"' + ANY_CLASS)
-    variables = {"BRISK_METRICS_INTERVAL_S": "0.2"}
-    with running_server(
-        installation, repository, backends, folder / "log", environment=variables, endings=endings
-    ) as running:
-        yield running
+    return start_shared(repository, (), {"BRISK_METRICS_INTERVAL_S": "0.2"})
 
 
 def test_answers_of_both_instances_are_counted_once_with_their_times(server: TritonServer) -> None:
@@ -224,7 +212,7 @@ COMPLETE = (
 
 
 def test_models_that_come_and_go_while_metrics_are_published_take_no_others_series_with_them(
-    installation: ServerInstallation, backends: Path, tmp_path: Path
+    start_server: StartServer, tmp_path: Path
 ) -> None:
     """Triton frees a series with the first stub that gives it back, whoever else uses it."""
     for name in ("stays", "first", "second"):
@@ -234,11 +222,8 @@ def test_models_that_come_and_go_while_metrics_are_published_take_no_others_seri
         "--load-model=first",
         "--disable-auto-complete-config",
     )
-    variables = {"BRISK_METRICS_INTERVAL_S": "0.02"}
+    server = start_server(tmp_path / "repository", options, {"BRISK_METRICS_INTERVAL_S": "0.02"})
     with (
-        running_server(
-            installation, tmp_path / "repository", backends, tmp_path / "log", options, variables
-        ) as server,
         InferenceClient(server.endpoints.grpc, Transport.GRPC) as client,
         http.InferenceServerClient(server.endpoints.http, network_timeout=60.0) as control,
     ):

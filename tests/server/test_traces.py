@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,29 +15,20 @@ from tritonclient import http
 from brisk.protocol.runtime_paths import Role, RuntimePaths
 from brisk.telemetry.observer import Observer
 from brisk.triton.launch import TritonServer
-from brisk.triton.locate import ServerInstallation
 from support.server.entries import ANY_CLASS, deep, write_entry
-from support.server.running import Endings, running_server, runtime_directory
+from support.server.running import StartServer, runtime_directory
 
 pytestmark = pytest.mark.server
 
 
 @pytest.fixture(scope="module")
-def server(
-    tmp_path_factory: pytest.TempPathFactory,
-    installation: ServerInstallation,
-    backends: Path,
-    endings: Endings,
-) -> Iterator[TritonServer]:
+def server(start_shared: StartServer, tmp_path_factory: pytest.TempPathFactory) -> TritonServer:
     repository = tmp_path_factory.mktemp("traced")
     write_entry(repository, "deep", deep(20, 64), 'backend: "brisk"' + ANY_CLASS)
     traces = ["mode=opentelemetry", "level=TIMESTAMPS", "rate=1"]
     traces.append("opentelemetry,url=http://127.0.0.1:9/v1/traces")  # nobody listens
     options = [f"--trace-config={option}" for option in traces]
-    with running_server(
-        installation, repository, backends, repository / "log", options, endings=endings
-    ) as running:
-        yield running
+    return start_shared(repository, options)
 
 
 def test_a_clients_trace_goes_on_in_the_worker(server: TritonServer) -> None:

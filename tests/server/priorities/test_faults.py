@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +19,8 @@ from support.runtime.runtime_processes import processes_started_in
 from support.server.clients import Load, clients_at_work
 from support.server.entries import deep, doubled, write_entry
 from support.server.running import (
-    Endings,
+    StartServer,
     private_runtime,
-    running_server,
     runtime_directory,
     runtime_processes,
 )
@@ -41,16 +40,9 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(
-    repository: Path,
-    installation: ServerInstallation,
-    backends: Path,
-    endings: Endings,
-) -> Iterator[TritonServer]:
+def server(start_shared: StartServer, repository: Path) -> TritonServer:
     """What one test kills has come again before the next, but for the stub of ``doubled``."""
-    log = repository.parent / "log"
-    with running_server(installation, repository, backends, log, endings=endings) as running:
-        yield running
+    return start_shared(repository)
 
 
 def answered_more(load: Load, count: int) -> Callable[[], bool]:

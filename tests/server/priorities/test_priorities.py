@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
 from tritonclient.utils import InferenceServerException
 
 from brisk.triton.launch import TritonServer
-from brisk.triton.locate import ServerInstallation
 from brisk_client.inference import InferenceClient, Transport
 from support.runtime.runtime_processes import hurrying_best_effort
 from support.server.entries import ANY_CLASS, deep, deep_answer, doubled, write_entry
-from support.server.running import Endings, running_server, runtime_directory
+from support.server.running import StartServer, runtime_directory
 from support.waiting import TIMED
 
 pytestmark = [pytest.mark.server, pytest.mark.timing]
@@ -26,12 +23,7 @@ LAYERS, ROWS = 36, 8192
 
 
 @pytest.fixture(scope="module")
-def server(
-    tmp_path_factory: pytest.TempPathFactory,
-    installation: ServerInstallation,
-    backends: Path,
-    endings: Endings,
-) -> Iterator[TritonServer]:
+def server(start_shared: StartServer, tmp_path_factory: pytest.TempPathFactory) -> TritonServer:
     repository = tmp_path_factory.mktemp("priorities")
     config = (
         'backend: "brisk" '
@@ -41,10 +33,7 @@ def server(
     )
     write_entry(repository, "background", deep(LAYERS, rows=ROWS), config)
     write_entry(repository, "urgent", doubled(), 'backend: "brisk"' + ANY_CLASS)
-    with running_server(
-        installation, repository, backends, repository / "log", endings=endings
-    ) as running:
-        yield running
+    return start_shared(repository)
 
 
 def test_an_urgent_request_interrupts_a_long_one_which_then_ends_right(

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -21,7 +20,6 @@ import pytest
 from tritonclient import grpc
 
 from brisk.triton.launch import TritonServer
-from brisk.triton.locate import ServerInstallation
 from brisk_client.urgency import infer
 from brisk_client.workload.description import (
     Continuous,
@@ -36,7 +34,7 @@ from brisk_client.workload.results import OK
 from brisk_client.workload.runner import Counts, run_workload
 from support.runtime.runtime_processes import hurry_best_effort
 from support.server.entries import ANY_CLASS, deep, doubled, write_entry
-from support.server.running import Endings, running_server, runtime_directory
+from support.server.running import StartServer, runtime_directory
 
 pytestmark = pytest.mark.server
 
@@ -53,21 +51,11 @@ def read_rows(file: Path) -> list[dict[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def server(
-    tmp_path_factory: pytest.TempPathFactory,
-    installation: ServerInstallation,
-    backends: Path,
-    endings: Endings,
-) -> Iterator[TritonServer]:
-    folder = tmp_path_factory.mktemp("workloads")
-    repository = folder / "repository"
+def server(start_shared: StartServer, tmp_path_factory: pytest.TempPathFactory) -> TritonServer:
+    repository = tmp_path_factory.mktemp("workloads")
     write_entry(repository, "deep", deep(20, 256), CONFIG.format(width=256, output="y"))
     write_entry(repository, "doubled", doubled(), CONFIG.format(width=4, output="z") + ANY_CLASS)
-    options = ["--disable-auto-complete-config"]
-    with running_server(
-        installation, repository, backends, folder / "log", options, endings=endings
-    ) as running:
-        yield running
+    return start_shared(repository, ["--disable-auto-complete-config"])
 
 
 def test_all_loads_run_together_and_every_request_has_its_row(

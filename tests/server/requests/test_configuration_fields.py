@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,11 +16,10 @@ from tritonclient import grpc, http
 from tritonclient.utils import InferenceServerException
 
 from brisk.triton.launch import TritonServer
-from brisk.triton.locate import ServerInstallation
-from brisk_client.inference import InferenceClient, Transport
+from brisk_client.inference import InferenceClient
 from support.runtime.runtime_processes import hurrying_best_effort
 from support.server.entries import ANY_CLASS, deep, doubled, identity, make_model, write_entry
-from support.server.running import running_server, runtime_directory
+from support.server.running import StartServer, runtime_directory
 from support.server.scraping import value, wait_for
 from support.waiting import wait_until
 
@@ -193,30 +191,13 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(
-    repository: Path, installation: ServerInstallation, backends: Path
-) -> Iterator[TritonServer]:
+def server(start_shared: StartServer, repository: Path) -> TritonServer:
     options = (
         *("--model-control-mode=explicit", "--load-model=plain"),
         "--rate-limit=execution_count",
         "--disable-auto-complete-config",  # a load is half as long
     )
-    log = repository.parent / "fields.log"
-    with running_server(installation, repository, backends, log, options) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def control(server: TritonServer) -> Iterator[http.InferenceServerClient]:
-    client = http.InferenceServerClient(server.endpoints.http, network_timeout=120.0)
-    yield client
-    client.close()
-
-
-@pytest.fixture
-def client(server: TritonServer) -> Iterator[InferenceClient]:
-    with InferenceClient(server.endpoints.http, Transport.HTTP) as opened:
-        yield opened
+    return start_shared(repository, options)
 
 
 def ones(rows: int = 1, width: int = 4) -> np.ndarray:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -11,10 +10,9 @@ import pytest
 from onnx import TensorProto, helper
 
 from brisk.triton.launch import TritonServer
-from brisk.triton.locate import ServerInstallation
 from brisk_client.inference import InferenceClient, Transport
 from support.server.entries import identity, make_model, write_entry
-from support.server.running import Endings, running_server
+from support.server.running import StartServer
 
 pytestmark = pytest.mark.server
 
@@ -37,12 +35,7 @@ ELEMENTS = {
 
 
 @pytest.fixture(scope="module")
-def server(
-    tmp_path_factory: pytest.TempPathFactory,
-    installation: ServerInstallation,
-    backends: Path,
-    endings: Endings,
-) -> Iterator[TritonServer]:
+def server(start_shared: StartServer, tmp_path_factory: pytest.TempPathFactory) -> TritonServer:
     repository = tmp_path_factory.mktemp("datatypes")
     for name, element in ELEMENTS.items():
         write_entry(repository, f"identity_{name}", identity(element))
@@ -55,10 +48,7 @@ def server(
         [("y", TensorProto.FLOAT, ()), ("t", TensorProto.FLOAT, ())],
     )
     write_entry(repository, "scalar", scalar)
-    with running_server(
-        installation, repository, backends, repository / "log", endings=endings
-    ) as running:
-        yield running
+    return start_shared(repository)
 
 
 @pytest.fixture(scope="module", params=list(Transport))

@@ -17,10 +17,9 @@ from brisk.segments.frame import run_serially
 from brisk.segments.prepared.form import PreparedModel, find_prepared
 from brisk.segments.starting import open_warm_program, usable_cores
 from brisk.triton.launch import TritonServer
-from brisk.triton.locate import ServerInstallation
 from brisk_client.inference import InferenceClient, Transport
 from support.server.entries import make_model, write_entry
-from support.server.running import Endings, running_server
+from support.server.running import StartServer
 from support.server.scraping import scrape, value
 from support.server.small_models import ONE_INSTANCE, computed, environment_of, heat, rows
 from support.server.small_models import SIGNATURE as SMALL
@@ -81,16 +80,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(
-    place: Path, installation: ServerInstallation, backends: Path, endings: Endings
-) -> Iterator[TritonServer]:
+def server(start_shared: StartServer, place: Path) -> TritonServer:
     repository = place / "models"
     write_entry(repository, "longer", of_milliseconds(3.0), LONGER)
     write_entry(repository, "urgent", small_model(), SMALL + URGENT)
-    log, environment = place / "tritonserver.log", environment_of(place)
-    given = (installation, repository, backends, log, (), environment, endings)
-    with running_server(*given) as made:
-        yield made
+    return start_shared(repository, (), environment_of(place))
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import os
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -16,10 +15,9 @@ from onnx import TensorProto, helper
 from brisk.protocol.runtime_paths import Role, RuntimePaths
 from brisk.telemetry.observer import Observer
 from brisk.triton.launch import TritonServer
-from brisk.triton.locate import ServerInstallation
 from brisk_client.inference import InferenceClient, Transport
 from support.server.entries import make_model, write_entry
-from support.server.running import Endings, running_server, runtime_directory
+from support.server.running import StartServer, runtime_directory
 from support.server.scraping import value, wait_for
 from support.server.small_models import (
     BATCHING,
@@ -63,20 +61,12 @@ def labels() -> onnx.ModelProto:
 
 
 @pytest.fixture(scope="module")
-def server(
-    tmp_path_factory: pytest.TempPathFactory,
-    installation: ServerInstallation,
-    backends: Path,
-    endings: Endings,
-) -> Iterator[TritonServer]:
+def server(start_shared: StartServer, tmp_path_factory: pytest.TempPathFactory) -> TritonServer:
     place = tmp_path_factory.mktemp("offers")
     repository = place / "models"
     write_entry(repository, "offered", small(), SIGNATURE)
     write_entry(repository, "labels", labels(), LABELS + BATCHING)
-    log, environment = place / "tritonserver.log", environment_of(place)
-    given = (installation, repository, backends, log, (), environment, endings)
-    with running_server(*given) as made:
-        yield made
+    return start_shared(repository, (), environment_of(place))
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ docs/migration.md names these tests in its table of that backend's features.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,11 +16,10 @@ from tritonclient import http
 from tritonclient.utils import InferenceServerException
 
 from brisk.triton.launch import TritonServer
-from brisk.triton.locate import ServerInstallation
-from brisk_client.inference import InferenceClient, Transport
+from brisk_client.inference import InferenceClient
 from support.models.custom_operators import compile_library, scaled
 from support.server.entries import deep, doubled, write_entry
-from support.server.running import Endings, StartServer, running_server
+from support.server.running import StartServer
 from support.waiting import TIMED, wait_until
 
 pytestmark = [pytest.mark.server, pytest.mark.timing, pytest.mark.beside]
@@ -123,33 +121,13 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(
-    repository: Path, installation: ServerInstallation, backends: Path, endings: Endings
-) -> Iterator[TritonServer]:
+def server(start_shared: StartServer, repository: Path) -> TritonServer:
     options = (
         "--model-control-mode=explicit",
         "--load-model=plain",
         "--backend-config=onnxruntime,default-max-batch-size=6",
     )
-    log = repository.parent / "features.log"
-    environment = {"BRISK_THREADS": "2"}
-    with running_server(
-        installation, repository, backends, log, options, environment, endings=endings
-    ) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def control(server: TritonServer) -> Iterator[http.InferenceServerClient]:
-    client = http.InferenceServerClient(server.endpoints.http, network_timeout=120.0)
-    yield client
-    client.close()
-
-
-@pytest.fixture
-def client(server: TritonServer) -> Iterator[InferenceClient]:
-    with InferenceClient(server.endpoints.http, Transport.HTTP) as opened:
-        yield opened
+    return start_shared(repository, options, {"BRISK_THREADS": "2"})
 
 
 def directly(path: Path, x: np.ndarray) -> np.ndarray:

@@ -6,7 +6,6 @@ import concurrent.futures
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,10 +14,9 @@ from tritonclient import grpc, http
 from tritonclient.utils import InferenceServerException
 
 from brisk.triton.launch import TritonServer
-from brisk.triton.locate import ServerInstallation
 from brisk_client.inference import InferenceClient, Transport
 from support.server.entries import ANY_CLASS, deep, deep_answer, doubled, make_model, write_entry
-from support.server.running import Endings, running_server
+from support.server.running import StartServer
 from support.waiting import TIMED
 
 pytestmark = [pytest.mark.server, pytest.mark.timing]
@@ -33,12 +31,7 @@ DEEP_IO = (
 
 
 @pytest.fixture(scope="module")
-def server(
-    tmp_path_factory: pytest.TempPathFactory,
-    installation: ServerInstallation,
-    backends: Path,
-    endings: Endings,
-) -> Iterator[TritonServer]:
+def server(start_shared: StartServer, tmp_path_factory: pytest.TempPathFactory) -> TritonServer:
     repository = tmp_path_factory.mktemp("requests")
     write_entry(repository, "doubled", doubled(), 'backend: "brisk" max_batch_size: 8')
     write_entry(
@@ -70,10 +63,7 @@ def server(
         [("y", TensorProto.FLOAT, ("a", "b"))],
     )
     write_entry(repository, "reshape", divide)
-    with running_server(
-        installation, repository, backends, repository / "log", endings=endings
-    ) as running:
-        yield running
+    return start_shared(repository)
 
 
 @pytest.fixture(params=list(Transport))

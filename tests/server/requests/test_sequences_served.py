@@ -5,19 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
 from tritonclient.utils import InferenceServerException
 
 from brisk.triton.launch import TritonServer
-from brisk.triton.locate import ServerInstallation
 from brisk_client.inference import Transport
 from support.server.entries import ANY_CLASS, write_entry
-from support.server.running import Endings, running_server, runtime_processes
+from support.server.running import StartServer, runtime_processes
 from support.server.scraping import value, wait_for
 from support.server.sequence_clients import (
     INT64,
@@ -56,12 +54,7 @@ FIRST_C = np.linspace(-1, 1, 8, dtype=np.float32).reshape(1, 8)
 
 
 @pytest.fixture(scope="module")
-def server(
-    tmp_path_factory: pytest.TempPathFactory,
-    installation: ServerInstallation,
-    backends: Path,
-    endings: Endings,
-) -> Iterator[TritonServer]:
+def server(start_shared: StartServer, tmp_path_factory: pytest.TempPathFactory) -> TritonServer:
     repository = tmp_path_factory.mktemp("sequences")
     batch = BRISK + "max_batch_size: 4\n"
     write_entry(repository, "direct", accumulator(), batch + X + Y + direct(SUM))
@@ -113,10 +106,7 @@ def server(
     )
     write_entry(repository, "controlled", controlled(), batch + X1 + Y1 + seen + direct(CONTROLS))
     write_entry(repository, "uncontrolled", accumulator(), batch + X + Y + direct(CONTROLS, SUM))
-    with running_server(
-        installation, repository, backends, repository / "log", endings=endings
-    ) as running:
-        yield running
+    return start_shared(repository)
 
 
 def steps(seed: int, count: int, width: int = 2) -> list[np.ndarray]:

@@ -23,10 +23,9 @@ from brisk.segments.frame import run_serially
 from brisk.segments.prepared.form import PreparedModel, find_prepared
 from brisk.segments.starting import open_warm_program
 from brisk.triton.launch import TritonServer
-from brisk.triton.locate import ServerInstallation
 from brisk_client.inference import InferenceClient, Transport
 from support.server.entries import ANY_CLASS, make_model, write_entry
-from support.server.running import Endings, running_server
+from support.server.running import StartServer
 from support.server.scraping import Series, scrape, value, wait_for
 from support.server.small_models import (
     BATCHING,
@@ -126,9 +125,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(
-    place: Path, installation: ServerInstallation, backends: Path, endings: Endings
-) -> Iterator[TritonServer]:
+def server(start_shared: StartServer, place: Path) -> TritonServer:
     repository = place / "models"
     write_entry(repository, "small", small(), SIGNATURE)
     write_entry(repository, "batched", small(), SIGNATURE + "dynamic_batching { } ")
@@ -140,10 +137,7 @@ def server(
     write_entry(repository, "counting", counting(), COUNTING)
     write_entry(repository, "both", both(), BOTH + BATCHING)
     write_entry(repository, "mortal", small(), SIGNATURE)
-    log, environment = place / "tritonserver.log", environment_of(place)
-    given = (installation, repository, backends, log, (), environment, endings)
-    with running_server(*given) as made:
-        yield made
+    return start_shared(repository, (), environment_of(place))
 
 
 def answers(folder: Path, name: str, x: np.ndarray) -> list[bytes]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import urllib.request
-from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,10 +11,9 @@ from tritonclient import http
 from tritonclient.utils import shared_memory
 
 from brisk.triton.launch import TritonServer
-from brisk.triton.locate import ServerInstallation
 from brisk_client.inference import InferenceClient, Transport
 from support.server.entries import doubled, write_entry
-from support.server.running import Endings, running_server
+from support.server.running import StartServer
 
 pytestmark = pytest.mark.server
 
@@ -45,21 +42,13 @@ output [ { name: "y" data_type: TYPE_FP32 dims: [ 4 ] } ]
 
 
 @pytest.fixture(scope="module")
-def server(
-    tmp_path_factory: pytest.TempPathFactory,
-    installation: ServerInstallation,
-    backends: Path,
-    endings: Endings,
-) -> Iterator[TritonServer]:
+def server(start_shared: StartServer, tmp_path_factory: pytest.TempPathFactory) -> TritonServer:
     repository = tmp_path_factory.mktemp("features")
     write_entry(repository, "doubled", doubled(), 'backend: "brisk" max_batch_size: 4')
     write_entry(repository, "warmed", doubled(), WARMED)
     (repository / "both" / "1").mkdir(parents=True)
     (repository / "both" / "config.pbtxt").write_text(ENSEMBLE)
-    with running_server(
-        installation, repository, backends, repository / "log", endings=endings
-    ) as running:
-        yield running
+    return start_shared(repository)
 
 
 @pytest.mark.parametrize("transport", list(Transport))

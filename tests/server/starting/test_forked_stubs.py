@@ -21,10 +21,8 @@ from brisk_client.inference import InferenceClient, Transport
 from support.runtime.runtime_processes import processes_started_in
 from support.server.entries import doubled, identity, write_entry
 from support.server.running import (
-    Endings,
     StartServer,
     private_runtime,
-    running_server,
     runtime_directory,
 )
 from support.waiting import TIMED, wait_until
@@ -56,19 +54,9 @@ def repository(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(
-    tmp_path_factory: pytest.TempPathFactory,
-    installation: ServerInstallation,
-    backends: Path,
-    endings: Endings,
-) -> Iterator[TritonServer]:
+def server(start_shared: StartServer, tmp_path_factory: pytest.TempPathFactory) -> TritonServer:
     """Of all tests that leave it as it was: ``control`` unloads what they have loaded."""
-    folder = tmp_path_factory.mktemp("forked-stubs")
-    repository = write_all(folder / "repository")
-    with running_server(
-        installation, repository, backends, folder / "log", OPTIONS, endings=endings
-    ) as running:
-        yield running
+    return start_shared(write_all(tmp_path_factory.mktemp("forked-stubs")), OPTIONS)
 
 
 @pytest.fixture

@@ -20,12 +20,11 @@ from tritonclient.utils import InferenceServerException
 from brisk.protocol.runtime_paths import Role, RuntimePaths
 from brisk.telemetry.observer import Observer
 from brisk.triton.launch import TritonServer
-from brisk.triton.locate import ServerInstallation
 from brisk_client.inference import InferenceClient, Transport
 from support.runtime.external_data import LOCATION, REPLACE, write_external
 from support.runtime.runtime_processes import processes_started_in
 from support.server.entries import deep, doubled, identity, make_model, write_entry
-from support.server.running import Endings, running_server, runtime_directory
+from support.server.running import StartServer, runtime_directory
 from support.waiting import TIMED, wait_until
 
 pytestmark = [pytest.mark.server, pytest.mark.timing, pytest.mark.beside]
@@ -44,32 +43,13 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(
-    repository: Path, installation: ServerInstallation, backends: Path, endings: Endings
-) -> Iterator[TritonServer]:
+def server(start_shared: StartServer, repository: Path) -> TritonServer:
     options = (
         "--model-control-mode=explicit",
         "--load-model=good",
         "--cache-config=local,size=1048576",
     )
-    log = repository.parent / "loading.log"
-    with running_server(
-        installation, repository, backends, log, options, endings=endings
-    ) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def control(server: TritonServer) -> Iterator[http.InferenceServerClient]:
-    client = http.InferenceServerClient(server.endpoints.http, network_timeout=120.0)
-    yield client
-    client.close()
-
-
-@pytest.fixture
-def client(server: TritonServer) -> Iterator[InferenceClient]:
-    with InferenceClient(server.endpoints.http, Transport.HTTP) as opened:
-        yield opened
+    return start_shared(repository, options)
 
 
 @pytest.fixture(autouse=True)
@@ -363,15 +343,10 @@ def test_a_stub_that_died_is_told_of_and_one_that_was_unloaded_or_refused_is_not
 
 
 def test_a_relative_repository_path_is_the_servers_own(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    installation: ServerInstallation,
-    backends: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_server: StartServer
 ) -> None:
     write_entry(tmp_path / "models", "relative", doubled())
     monkeypatch.chdir(tmp_path)
-    with (
-        running_server(installation, Path("models"), backends, tmp_path / "log") as running,
-        InferenceClient(running.endpoints.http, Transport.HTTP) as client,
-    ):
+    server = start_server(Path("models"))
+    with InferenceClient(server.endpoints.http, Transport.HTTP) as client:
         assert client.infer("relative", {"x": np.ones((1, 4), np.float32)})["y"][0, 0] == 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,9 @@ from tritonclient import http
 from tritonclient.utils import InferenceServerException
 
 from brisk.triton.launch import TritonServer
-from brisk.triton.locate import ServerInstallation
-from brisk_client.inference import InferenceClient, Transport
+from brisk_client.inference import InferenceClient
 from support.server.entries import doubled, identity, make_model, write_entry
-from support.server.running import Endings, running_server
+from support.server.running import StartServer
 
 pytestmark = pytest.mark.server
 
@@ -112,29 +110,10 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(
-    repository: Path, installation: ServerInstallation, backends: Path, endings: Endings
-) -> Iterator[TritonServer]:
+def server(start_shared: StartServer, repository: Path) -> TritonServer:
     names = [path.name for path in repository.iterdir()]
     options = ["--model-control-mode=explicit", *(f"--load-model={name}" for name in names)]
-    log = repository.parent / "tensors.log"
-    with running_server(
-        installation, repository, backends, log, options, endings=endings
-    ) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def control(server: TritonServer) -> Iterator[http.InferenceServerClient]:
-    client = http.InferenceServerClient(server.endpoints.http, network_timeout=120.0)
-    yield client
-    client.close()
-
-
-@pytest.fixture
-def client(server: TritonServer) -> Iterator[InferenceClient]:
-    with InferenceClient(server.endpoints.http, Transport.HTTP) as opened:
-        yield opened
+    return start_shared(repository, options)
 
 
 def described(tensors: list[dict[str, Any]]) -> list[dict[str, Any]]:
