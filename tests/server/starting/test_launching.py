@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from brisk.triton.backend_directory import assemble
 from brisk.triton.launch import ServerFailedError, TritonServer, server_environment
 from brisk.triton.locate import ServerInstallation, locate_server
 from support.server.running import Endings, StartServer, private_runtime
+from support.server.serve_command import serving
 
 pytestmark = pytest.mark.server
 
@@ -196,40 +198,13 @@ def test_a_server_ends_when_the_process_that_started_it_is_killed(
 
 def test_serve_becomes_the_server_and_passes_its_options_through(tmp_path: Path) -> None:
     """``brisk serve`` with explicit model control: nothing is loaded until asked for."""
-    with (
-        socket.create_server(("127.0.0.1", 0)) as first,
-        socket.create_server(("127.0.0.1", 0)) as second,
-    ):
-        http, grpc = first.getsockname()[1], second.getsockname()[1]
-    command = [sys.executable, "-m", "brisk.cli", "serve"]
-    command += ["--repository", str(make_repository(tmp_path / "repository"))]
-    command += ["--http-port", str(http), f"--grpc-port={grpc}", "--allow-metrics=false"]
-    command += ["--model-control-mode", "explicit"]
-    environment = {**os.environ, "BRISK_CACHE_DIR": str(tmp_path / "cache")}
-    with (tmp_path / "log").open("w") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
-    try:
-        base = f"http://127.0.0.1:{http}/v2"
-        deadline_s = time.monotonic() + 30
-        while not _answers(f"{base}/health/ready"):
-            assert process.poll() is None, (tmp_path / "log").read_text()
-            assert time.monotonic() < deadline_s
-            time.sleep(0.05)
-        assert not _answers(f"{base}/models/doubler/ready")
-        executable = os.readlink(f"/proc/{process.pid}/exe")
-        assert Path(executable).name == "tritonserver"
-    finally:
-        process.terminate()
-        status = process.wait(45)
-    assert status == 0
-
-
-def _answers(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(url, timeout=5) as answer:
-            return answer.status == 200
-    except OSError:
-        return False
+    options = ["--allow-metrics=false", "--model-control-mode", "explicit"]
+    with serving(tmp_path, [make_repository(tmp_path / "repository")], options) as served:
+        assert Path(os.readlink(f"/proc/{served.process.pid}/exe")).name == "tritonserver"
+        assert set(options) <= set(served.options)
+        with pytest.raises(urllib.error.HTTPError, match="HTTP Error 4"):
+            served.get("models/doubler/ready")
+    assert served.process.returncode == 0
 
 
 def test_a_system_installation_serves_as_well_with_its_other_backends(
