@@ -1,4 +1,4 @@
-"""Processes killed at any moment: clients see nothing of it, nothing stays behind."""
+"""Processes killed at any moment: clients see nothing of it."""
 
 from __future__ import annotations
 
@@ -9,18 +9,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from brisk.triton.launch import TritonServer
-from brisk.triton.locate import ServerInstallation
-from brisk_client.inference import InferenceClient, Transport
 from support.runtime.runtime_processes import processes_started_in
 from support.server.clients import Load, clients_at_work
 from support.server.entries import deep, doubled, write_entry
 from support.server.running import (
     StartServer,
-    private_runtime,
     runtime_directory,
     runtime_processes,
 )
@@ -107,40 +103,3 @@ def command_line(process: int) -> bytes:
     with contextlib.suppress(OSError):
         return Path(f"/proc/{process}/cmdline").read_bytes()
     return b""
-
-
-def shared_memory_regions() -> set[str]:
-    """Those of servers which this process has started; others may run some of their own."""
-    return {name for name in os.listdir("/dev/shm") if f"brisk_server_{os.getpid()}_" in name}
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["ended", "killed"])
-def test_nothing_stays_behind(
-    number: int,
-    repository: Path,
-    installation: ServerInstallation,
-    backends: Path,
-    tmp_path: Path,
-) -> None:
-    with private_runtime() as runtime:
-        variables = {**os.environ, "BRISK_RUNTIME_DIR": str(runtime), "BRISK_IDLE_EXIT_S": "1"}
-        before = shared_memory_regions()
-        server = TritonServer(
-            installation,
-            repository,
-            backends,
-            log=tmp_path / "log",
-            options=["--exit-timeout-secs=10"],
-            environment=variables,
-        )
-        with server:
-            with InferenceClient(server.endpoints.http, Transport.HTTP) as client:
-                client.infer("doubled", {"x": np.ones((1, 4), np.float32)})
-            os.kill(server.pid, number)
-            with TIMED:
-                wait_until(lambda: server.returncode is not None, "the server's end", 30)
-                wait_until(
-                    lambda: not processes_started_in(runtime), "the end of all its processes", 30
-                )
-        assert list(runtime.iterdir()) == [] if runtime.exists() else True
-        assert shared_memory_regions() <= before

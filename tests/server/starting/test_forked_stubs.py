@@ -234,6 +234,11 @@ def test_models_outlive_the_fork_server_and_later_ones_get_another(
     assert is_right(server, "second")
 
 
+def regions() -> set[str]:
+    """The shared memory of servers that this process has started."""
+    return {name for name in os.listdir("/dev/shm") if f"brisk_server_{os.getpid()}_" in name}
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["ended", "killed"])
 def test_nothing_outlives_the_server(
     number: int,
@@ -243,6 +248,7 @@ def test_nothing_outlives_the_server(
     tmp_path: Path,
 ) -> None:
     with private_runtime() as runtime:
+        before = regions()
         server = TritonServer(
             installation,
             repository,
@@ -268,6 +274,8 @@ def test_nothing_outlives_the_server(
             with TIMED:
                 wait_until(lambda: not processes_started_in(runtime), "the end of all", 30)
             assert not region.exists()
+        assert not runtime.exists() or list(runtime.iterdir()) == []
+        assert regions() <= before
 
 
 def test_switched_off_every_stub_is_triton_s(repository: Path, start_server: StartServer) -> None:
