@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -95,22 +94,6 @@ BROKEN: dict[str, tuple[onnx.ModelProto | bytes, str, str]] = {
         'backend: "brisk" parameters { key: "brisk_clas" value { string_value: "realtime" } } '
         'parameters { key: "brisk_max_queue_size" value { string_value: "many" } }',
         r"brisk_max_queue_size must be .*'many'; .*brisk_clas'.*'brisk_class'",
-    ),
-    "most_urgent_class_below_its_own": (
-        doubled(),
-        'backend: "brisk" '
-        'parameters { key: "brisk_max_class" value { string_value: "besteffort" } }',
-        "brisk_max_class 'besteffort' is below brisk_class 'normal'",
-    ),
-    "wrong_batch": (
-        identity(TensorProto.FLOAT, (3, 4)),
-        'backend: "brisk" max_batch_size: 8',
-        "first size is not dynamic",
-    ),
-    "unknown_kind": (
-        doubled(),
-        'backend: "brisk" instance_group [ { kind: KIND_MODEL } ]',
-        "KIND_MODEL",
     ),
 }
 
@@ -282,15 +265,6 @@ def test_optional_inputs_take_their_default(
     x = np.ones(2, np.float32)
     assert client.infer("optional", {"x": x})["y"].tolist() == [8, 8]
     assert client.infer("optional", {"x": x, "bias": x})["y"].tolist() == [2, 2]
-
-
-def test_a_missing_model_file_is_named(
-    repository: Path, control: http.InferenceServerClient
-) -> None:
-    directory = write_entry(repository, "vanished", doubled())
-    shutil.move(directory / "1" / "model.onnx", directory / "1" / "other.onnx")
-    with pytest.raises(InferenceServerException, match=r"model\.onnx"):
-        control.load_model("vanished")
 
 
 def deaths(server: TritonServer) -> list[str]:
