@@ -1,4 +1,4 @@
-"""Every Triton datatype, both ways, through a real server; empty and scalar tensors too."""
+"""Every Triton datatype, both ways, through a real server; empty tensors too."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import ml_dtypes
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
 from brisk.triton.launch import TritonServer
 from brisk_client.inference import InferenceClient, Transport
-from support.server.entries import identity, make_model, write_entry
+from support.server.entries import identity, write_entry
 from support.server.running import StartServer
 
 pytestmark = pytest.mark.server
@@ -39,15 +39,6 @@ def server(start_shared: StartServer, tmp_path_factory: pytest.TempPathFactory) 
     repository = tmp_path_factory.mktemp("datatypes")
     for name, element in ELEMENTS.items():
         write_entry(repository, f"identity_{name}", identity(element))
-    scalar = make_model(
-        [
-            helper.make_node("ReduceSum", ["x"], ["y"], keepdims=0),
-            helper.make_node("Neg", ["s"], ["t"]),
-        ],
-        [("x", TensorProto.FLOAT, ("batch", "n")), ("s", TensorProto.FLOAT, ())],
-        [("y", TensorProto.FLOAT, ()), ("t", TensorProto.FLOAT, ())],
-    )
-    write_entry(repository, "scalar", scalar)
     return start_shared(repository)
 
 
@@ -83,11 +74,3 @@ def test_a_tensor_of_every_datatype_comes_back_as_it_went(
 def test_values_that_are_no_numbers_pass_through(client: InferenceClient, value: float) -> None:
     sent = np.array([[1.0, value, 3.0]], np.float32)
     np.testing.assert_array_equal(client.infer("identity_float32", {"x": sent})["y"], sent)
-
-
-def test_scalars_travel_as_tensors_of_one_element(client: InferenceClient) -> None:
-    answer = client.infer(
-        "scalar", {"x": np.ones((2, 3), np.float32), "s": np.array([4.0], np.float32)}
-    )
-    assert answer["y"].reshape(-1).tolist() == [6.0]
-    assert answer["t"].reshape(-1).tolist() == [-4.0]
