@@ -103,14 +103,6 @@ def test_what_has_no_effect_is_a_warning_and_no_failure(tmp_path: Path) -> None:
     assert found["text"].startswith("optimization.priority has no effect")
 
 
-def test_a_model_that_onnx_runtime_does_not_take_is_a_problem(tmp_path: Path) -> None:
-    entry = write(tmp_path, "entry", None)
-    (entry / "1" / "model.onnx").write_bytes(b"no model")
-    status, (found,) = remarks(tmp_path)
-    assert (status, found["severity"]) == (1, "problem")
-    assert "model.onnx" in found["text"]
-
-
 def test_each_version_that_would_be_loaded_is_looked_at(tmp_path: Path) -> None:
     said = config(version_policy={"all": {}})
     entry = write(tmp_path, "entry", said)

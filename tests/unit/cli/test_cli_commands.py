@@ -126,12 +126,6 @@ def test_tracing_without_a_server_or_an_address_names_it() -> None:
         assert text in line
 
 
-def test_a_shape_for_a_trace_that_is_none_is_named() -> None:
-    answer = run("trace", "net", "--shape", "x=one")
-    assert answer.returncode == 1
-    assert "--shape x=one: expected NAME=1,3,224,224" in answer.stderr
-
-
 def test_serving_nothing_is_an_error_in_one_line_with_the_next_step() -> None:
     answer = run("serve", "--http-port", "1")
     assert answer.returncode == 1
@@ -143,12 +137,6 @@ def test_what_was_meant_for_a_repository_is_told(stray: str) -> None:
     answer = run("serve", stray, "models")
     assert answer.returncode == 1
     assert answer.stderr.endswith(f"--repository DIR, not '{stray}'\n")
-
-
-def test_serving_a_missing_repository_names_it(tmp_path: Path) -> None:
-    answer = run("serve", "--repository", tmp_path / "absent")
-    assert answer.returncode == 1
-    assert "absent' is no directory" in answer.stderr
 
 
 @pytest.mark.parametrize(
@@ -220,16 +208,6 @@ def test_a_directory_whose_name_is_no_utf_8_text_is_told(tmp_path: Path) -> None
     done = subprocess.run(command, capture_output=True)
     assert (done.returncode, done.stderr) == (1, b"")
     assert b"m\xfcller: its name is no UTF-8 text" in done.stdout
-
-
-def test_a_file_that_is_not_onnx_is_named_in_the_error(tmp_path: Path) -> None:
-    model = tmp_path / "1" / "model.onnx"
-    model.parent.mkdir()
-    model.write_text("hello")
-    answer = run("config", tmp_path)
-    assert answer.returncode == 1
-    assert str(model) in answer.stderr
-    assert "Traceback" not in answer.stderr
 
 
 def test_explain_shows_what_a_model_is_served_as(tmp_path: Path) -> None:

@@ -95,20 +95,6 @@ def test_one_value_per_row_is_declared_as_a_reshaped_scalar(tmp_path: Path) -> N
     assert "data_type: TYPE_STRING\n  dims: [1]\n  reshape {\n  }" in text
 
 
-@pytest.mark.parametrize(
-    ("element", "name"),
-    [
-        (TensorProto.FLOAT16, "TYPE_FP16"),
-        (TensorProto.BFLOAT16, "TYPE_BF16"),
-        (TensorProto.BOOL, "TYPE_BOOL"),
-        (TensorProto.UINT8, "TYPE_UINT8"),
-    ],
-)
-def test_element_types_have_tritons_names(tmp_path: Path, element: int, name: str) -> None:
-    kind = (element, ["batch", 2])
-    assert name in configuration_text(write_model(tmp_path, {"x": kind}, {"y": kind}), 8)
-
-
 def test_an_element_type_unknown_to_triton_is_refused_by_name(tmp_path: Path) -> None:
     kind = (TensorProto.FLOAT8E4M3FN, ["batch", 2])
     entry = write_model(tmp_path, {"x": kind}, {"y": kind})
@@ -122,13 +108,6 @@ def test_the_newest_version_counts_by_number_not_by_text(tmp_path: Path) -> None
         write_model(tmp_path, {"x": kind}, {"y": kind}, version)
     assert list(version_files(tmp_path)) == [2, 10]
     assert "dims: [100]" in configuration_text(tmp_path, 8)
-
-
-def test_an_entry_without_versions_says_what_was_expected(tmp_path: Path) -> None:
-    with pytest.raises(
-        InvalidModelError, match=r"no version: expected a file like .*1/model.onnx"
-    ):
-        version_files(tmp_path)
 
 
 def test_what_an_entry_says_itself_stays_and_the_rest_is_added(tmp_path: Path) -> None:

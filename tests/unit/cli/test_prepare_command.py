@@ -32,14 +32,6 @@ def test_every_version_of_a_model_is_prepared(
         assert is_prepared(model, 1)
 
 
-def test_preparing_what_is_no_model_names_it(tmp_path: Path) -> None:
-    (tmp_path / "1").mkdir()
-    (tmp_path / "1" / "model.onnx").write_bytes(b"no model")
-    answer = CliRunner().invoke(application, ["prepare", str(tmp_path)])
-    assert isinstance(answer.exception, InvalidModelError)
-    assert "model.onnx" in str(answer.exception)
-
-
 @pytest.mark.parametrize("name", ["entry", "entry/1/model.remote"])
 def test_a_model_that_lies_elsewhere_is_prepared_there(tmp_path: Path, name: str) -> None:
     (tmp_path / "entry" / "1").mkdir(parents=True)
@@ -77,9 +69,8 @@ def test_a_form_larger_than_allowed_is_refused(
     assert "takes more than" in str(answer.exception)
 
 
-@pytest.mark.parametrize("command", ["prepare", "explain"])
 def test_one_bad_model_of_a_repository_keeps_no_other_from_it(
-    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BRISK_CACHE_DIR", str(tmp_path / "cache"))
     repository = tmp_path / "models"
@@ -87,7 +78,7 @@ def test_one_bad_model_of_a_repository_keeps_no_other_from_it(
         (repository / name / "1").mkdir(parents=True)
     (repository / "bad" / "1" / "model.onnx").write_bytes(b"no model")
     chain(repository / "fine" / "1" / "model.onnx", layers=1, width=64)
-    result = CliRunner().invoke(application, [command, str(repository)])
+    result = CliRunner().invoke(application, ["prepare", str(repository)])
     assert result.exit_code == 1
     assert "bad/1/model.onnx: not a complete ONNX model" in result.stderr
     assert "fine/1/model.onnx" in result.stdout

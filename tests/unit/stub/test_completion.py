@@ -49,8 +49,10 @@ def test_one_fixed_first_size_is_enough_not_to_batch(shapes: tuple[Shape, Shape]
     assert complete(signature(*shapes), {}).max_batch_size == 0
 
 
-def test_a_scalar_is_told_as_one_element() -> None:
-    assert complete(signature((), (2,)), {}).inputs == (entry("x", dims=[1]),)
+def test_a_scalar_is_told_as_one_element_and_not_reshaped_without_a_batch() -> None:
+    completion = complete(signature((), ()), {})  # Triton refuses an empty shape there
+    assert completion.inputs == (entry("x", dims=[1]),)
+    assert completion.outputs == (entry("y", dims=[1]),)
 
 
 @pytest.mark.parametrize(("said", "is_joined"), [(32, True), (1, False)])
@@ -117,11 +119,6 @@ def test_optional_inputs_are_neither_completed_nor_batched() -> None:
     assert completion.inputs == (entry("x", dims=[3]),)
 
 
-def test_a_scalar_is_not_reshaped_where_there_is_no_batch() -> None:
-    completion = complete(signature((3,), ()), {})
-    assert completion.outputs == (entry("y", dims=[1]),)  # Triton refuses an empty shape there
-
-
 def test_a_batch_size_that_the_model_cannot_have_is_refused_by_name() -> None:
     with pytest.raises(
         InvalidConfigurationError, match=r"max_batch_size is 8, but 'x' .*\[1, 3\]"
@@ -139,13 +136,6 @@ def test_a_scheduler_that_is_said_is_left_alone(scheduler: str) -> None:
     completion = complete(BATCHABLE, {scheduler: {}})
     assert completion.max_batch_size == DEFAULT_MAX_BATCH_SIZE
     assert not completion.has_dynamic_batching
-
-
-def test_who_describes_tensors_without_a_batch_wants_none() -> None:
-    completion = complete(BATCHABLE, {"input": [entry("x", dims=[-1, 3])]})
-    assert completion.max_batch_size == 0
-    assert completion.inputs == ()
-    assert completion.outputs == (entry("y", dims=[-1]),)
 
 
 def test_nothing_is_added_to_inputs_that_are_said() -> None:
