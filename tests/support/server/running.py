@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from brisk.protocol.stub_process import parent_of
 from brisk.triton.launch import TritonServer
 from brisk.triton.locate import ServerInstallation
 from support.runtime.runtime_processes import processes_started_in
@@ -151,7 +152,3 @@ def runtime_processes(server: TritonServer) -> tuple[int, int]:
     ]
     (worker,) = [process for process in processes if parent_of(process) in processes]
     return parent_of(worker), worker
-
-
-def parent_of(process: int) -> int:
-    return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])

@@ -75,17 +75,6 @@ def test_models_that_onnx_runtime_does_not_take_are_named(tmp_path: Path) -> Non
         assert reason in finding.found
 
 
-def test_a_library_of_custom_operators_belongs_to_its_entry(tmp_path: Path) -> None:
-    write_model(tmp_path, "Relu")
-    named = 'model_operations { op_library_filename: "absent.so" }'
-    (tmp_path / "relu" / "config.pbtxt").write_text(named)
-    looked_at = deployment(tmp_path, repositories=(tmp_path,))
-    (finding,) = operators(looked_at)
-    assert finding.verdict is Severity.PROBLEM
-    assert "absent.so" in finding.found
-    assert list(artefacts(looked_at)) == []
-
-
 def test_whether_a_library_is_loaded_is_the_server_s_setting(tmp_path: Path) -> None:
     write_model(tmp_path, "Relu")
     named = 'model_operations { op_library_filename: "absent.so" }'
@@ -95,6 +84,7 @@ def test_whether_a_library_is_loaded_is_the_server_s_setting(tmp_path: Path) -> 
         (finding,) = operators(deployment(tmp_path, repositories=(tmp_path,), environment=server))
         assert finding.verdict is Severity.PROBLEM
         assert words in finding.found
+    assert list(artefacts(deployment(tmp_path, repositories=(tmp_path,)))) == []
 
 
 def test_models_without_a_prepared_form_or_with_a_damaged_one_are_told(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Laying out backend directories."""
 
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import cache_from_source
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,8 @@ def test_installing_puts_the_backend_beside_the_others(deployment: Path, copy: b
     assert (target / "brisk" / "errors.py").is_file()
     assert (target / "brisk").is_symlink() != copy
     assert all((target / name).is_symlink() != copy for name in STUB_FILES)
+    for file in (target / "model.py", target / "brisk" / "stub" / "backend.py"):
+        assert Path(cache_from_source(str(file))).is_file()
     install(deployment, copy=not copy)
     assert (target / "brisk").is_symlink() == copy
 

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from brisk.triton.backend_directory import compile_files, install
-from brisk.triton.locate import LIBRARY, STUB
+from brisk.triton.backend_directory import compile_files
 
 
 def _compiled(file: Path) -> Path:
@@ -35,12 +34,3 @@ def test_a_place_that_cannot_be_written_is_left_alone(tmp_path: Path) -> None:
     compile_files(tmp_path / "module.py")
     compile_files(tmp_path)
     assert (tmp_path / "__pycache__").is_file()
-
-
-def test_what_is_installed_as_a_copy_is_compiled(tmp_path: Path) -> None:
-    (tmp_path / "python").mkdir()
-    for name in (LIBRARY, STUB):
-        (tmp_path / "python" / name).touch()
-    backend = install(tmp_path, copy=True)
-    for file in (backend / "model.py", backend / "brisk" / "stub" / "backend.py"):
-        assert _compiled(file).is_file()
