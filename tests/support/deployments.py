@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import onnx
 from onnx import TensorProto, helper
 
 from brisk.doctor.deployment import Deployment
+from support.server.entries import make_model, write_entry
 
 
 def deployment(folder: Path, **changes: Any) -> Deployment:
@@ -24,13 +24,8 @@ def deployment(folder: Path, **changes: Any) -> Deployment:
     return Deployment(**{**values, **changes})
 
 
-def write_model(repository: Path, operator: str, domain: str = "") -> None:
-    directory = repository / operator.lower() / "1"
-    directory.mkdir(parents=True)
-    value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4, 4]) for name in "xy"]
-    node = helper.make_node(operator, ["x"], ["y"], domain=domain)
-    graph = helper.make_graph([node], "g", value[:1], value[1:])
-    opsets = [helper.make_opsetid("", 18)]
-    onnx.save(
-        helper.make_model(graph, opset_imports=opsets, ir_version=9), directory / "model.onnx"
-    )
+def write_model(repository: Path, operator: str) -> None:
+    x, y = ((name, TensorProto.FLOAT, (4, 4)) for name in "xy")
+    model = make_model([helper.make_node(operator, ["x"], ["y"])], [x], [y])
+    entry = write_entry(repository, operator.lower(), model)
+    (entry / "config.pbtxt").unlink()

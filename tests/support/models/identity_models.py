@@ -7,6 +7,8 @@ from pathlib import Path
 import onnx
 from onnx import TensorProto, helper
 
+from support.server.entries import make_model
+
 Shape = list[int | str | None]
 
 
@@ -21,16 +23,10 @@ def write_model(
         helper.make_node("Identity", [source], [target])
         for source, target in zip(inputs, outputs, strict=True)
     ]
-    graph = helper.make_graph(
-        nodes,
-        "graph",
-        [helper.make_tensor_value_info(name, *kind) for name, kind in inputs.items()],
-        [helper.make_tensor_value_info(name, *kind) for name, kind in outputs.items()],
-    )
+    values = [[(name, *kind) for name, kind in each.items()] for each in (inputs, outputs)]
     path = directory / str(version) / "model.onnx"
     path.parent.mkdir(parents=True, exist_ok=True)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    onnx.save(model, path)
+    onnx.save(make_model(nodes, *values), path)
     return directory
 
 

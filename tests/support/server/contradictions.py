@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
+
+from support.server.entries import make_model
 
 X, Y = ("x", "FP32", [4]), ("y", "FP32", [4])
 
@@ -35,16 +37,9 @@ def saved(
 ) -> Path:
     """A model whose every output is its first input."""
     nodes = [helper.make_node("Identity", [inputs[0][0]], [output[0]]) for output in outputs]
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info(*value) for value in inputs],
-        [helper.make_tensor_value_info(*value) for value in outputs],
-        [numpy_helper.from_array(np.zeros(4, np.float32), name) for name in weights],
-    )
     path = directory / "model.onnx"
-    opsets = [helper.make_opsetid("", 18)]
-    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), path)
+    arrays = [(name, np.zeros(4, np.float32)) for name in weights]
+    onnx.save(make_model(nodes, inputs, outputs, arrays), path)
     return path
 
 

@@ -17,6 +17,7 @@ import brisk.cli.application as application_module
 from brisk.cli import main
 from brisk.triton.locate import LIBRARY, STUB
 from support.models.identity_models import FLOAT_BATCH, write_model
+from support.server.entries import make_model
 
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -274,14 +275,7 @@ def test_explain_counts_what_bodies_of_nodes_hold(tmp_path: Path) -> None:
 
     chosen = helper.make_node("If", ["c"], ["y"], then_branch=body("a"), else_branch=body("b"))
     inputs = [("c", TensorProto.BOOL, []), ("x", *kind)]
-    graph = helper.make_graph(
-        [chosen],
-        "graph",
-        [helper.make_tensor_value_info(*each) for each in inputs],
-        [helper.make_tensor_value_info("y", *kind)],
-    )
-    opset = helper.make_opsetid("", 17)
-    onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=8), tmp_path / "m.onnx")
+    onnx.save(make_model([chosen], inputs, [("y", *kind)]), tmp_path / "m.onnx")
     answer = run("explain", tmp_path / "m.onnx")
     assert "1 node and 2 in bodies, 0.5 MB of weights" in answer.stdout
 

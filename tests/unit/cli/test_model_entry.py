@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import onnx
 import pytest
 from google.protobuf import text_format
 from onnx import TensorProto, helper
@@ -12,6 +11,7 @@ from brisk.cli.views.model_files import version_files
 from brisk.errors import InvalidConfigurationError, InvalidModelError
 from brisk.view.entry_text import SCHEMA, entry_text
 from support.models.identity_models import FLOAT_BATCH, Shape, write_model
+from support.server.entries import make_model, write_entry
 
 
 def test_a_dynamic_first_dimension_becomes_triton_batching(tmp_path: Path) -> None:
@@ -57,17 +57,12 @@ def test_a_model_with_a_fixed_or_no_first_dimension_is_unbatched(
 
 
 def test_a_batch_that_the_outputs_do_not_have_is_refused(tmp_path: Path) -> None:
-    shapes = {"x": ["rows", "columns"], "y": ["columns", "rows"]}
-    x, y = (
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
-        for name, shape in shapes.items()
+    turned = make_model(
+        [helper.make_node("Transpose", ["x"], ["y"])],
+        [("x", TensorProto.FLOAT, ["rows", "columns"])],
+        [("y", TensorProto.FLOAT, ["columns", "rows"])],
     )
-    turned = helper.make_graph([helper.make_node("Transpose", ["x"], ["y"])], "turned", [x], [y])
-    opsets = [helper.make_opsetid("", 17)]
-    entry = write_model(tmp_path, {"x": FLOAT_BATCH}, {"y": FLOAT_BATCH})
-    onnx.save(
-        helper.make_model(turned, opset_imports=opsets, ir_version=8), entry / "1" / "model.onnx"
-    )
+    entry = write_entry(tmp_path, "turned", turned)
     assert "max_batch_size" not in configuration_text(entry)
     with pytest.raises(InvalidConfigurationError, match="max_batch_size is 8, but an output's"):
         configuration_text(entry, 8)

@@ -8,13 +8,14 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
+from onnx import NodeProto, TensorProto, helper
 
 from brisk.errors import InvalidModelError
 from brisk.pipelines import TensorType
 from brisk.stub.config import signature as signature_module
 from brisk.stub.config.completion import DEFAULT_MAX_BATCH_SIZE, complete
 from brisk.stub.config.signature import model_signature, stated_signature
+from support.server.entries import make_model
 
 Sizes = Sequence["int | str | None"] | None
 
@@ -23,19 +24,14 @@ def saved(
     directory: Path, node: NodeProto, given: Sizes, made: Sizes, *weights: tuple[str, list[int]]
 ) -> Path:
     """A model of ``node``, from ``x`` to ``y``, float32; ``made`` None: ``y`` has no type."""
-    output = ValueInfoProto(name="y")
-    if made is not None:
-        output = helper.make_tensor_value_info("y", TensorProto.FLOAT, made)
-    graph = helper.make_graph(
-        [node],
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, given)],
-        [output],
-        [numpy_helper.from_array(np.array(value, np.int64), name) for name, value in weights],
-    )
+    x, y = (("x", TensorProto.FLOAT, given), ("y", TensorProto.FLOAT, made))
+    arrays = [(name, np.array(value, np.int64)) for name, value in weights]
+    model = make_model([node], [x], [y], arrays)
+    if made is None:
+        model.graph.output[0].ClearField("type")
+    model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
     path = directory / "model.onnx"
-    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("com.microsoft", 1)]
-    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), path)
+    onnx.save(model, path)
     return path
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 from onnx import TensorProto, helper
 
@@ -18,7 +17,10 @@ from brisk.stub.config.entry import read_entry
 from brisk.stub.config.sequences import SequenceSettings, read_sequences
 from brisk.stub.config.signature import read_signature
 from brisk.stub.sequence_steps import Steps
+from support.server.entries import make_model, write_entry
 from support.traced_stub.stub import Tensor
+
+FLOAT = TensorProto.FLOAT
 
 STATE = {"input_name": "s", "output_name": "t", "data_type": "TYPE_FP32", "dims": ["-1", "2"]}
 CONTROLS = [
@@ -33,33 +35,19 @@ CONTROLS = [
 @pytest.fixture
 def entry(tmp_path: Path) -> Path:
     """A folder with a model of ``x``, ``s``, ``START`` and ``y``, ``t``."""
-    values = {
-        "x": ["n", 2],
-        "s": ["n", "m", 2],
-        "START": ["n", 1],
-        "y": ["n", 2],
-        "t": ["n", "k", 2],
-    }
-    named = {
-        name: helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
-        for name, shape in values.items()
-    }
-    graph = helper.make_graph(
-        [
-            helper.make_node("Add", ["x", "START"], ["y"]),
-            helper.make_node("Concat", ["s", "s"], ["t"], axis=1),
-        ],
-        "g",
-        [named[name] for name in ("x", "s", "START")],
-        [named[name] for name in ("y", "t")],
+    directory = write_entry(
+        tmp_path,
+        "entry",
+        make_model(
+            [
+                helper.make_node("Add", ["x", "START"], ["y"]),
+                helper.make_node("Concat", ["s", "s"], ["t"], axis=1),
+            ],
+            [("x", FLOAT, ["n", 2]), ("s", FLOAT, ["n", "m", 2]), ("START", FLOAT, ["n", 1])],
+            [("y", FLOAT, ["n", 2]), ("t", FLOAT, ["n", "k", 2])],
+        ),
     )
-    directory = tmp_path / "entry"
-    (directory / "1").mkdir(parents=True)
     (directory / "initial_state").mkdir()
-    onnx.save(
-        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8),
-        directory / "1" / "model.onnx",
-    )
     return directory
 
 
