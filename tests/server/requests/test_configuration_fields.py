@@ -111,6 +111,15 @@ REFUSED = {
         signature() + 'model_operations { op_library_filename: [ "../../evil.so" ] }',
         "model_operations.op_library_filename .*leads outside the model's folder",
     ),
+    "iterative_sequence": (
+        signature() + "sequence_batching { oldest { } iterative_sequence: true }",
+        "iterative_sequence is not served",
+    ),
+    "correlation_id": (
+        signature() + 'sequence_batching { oldest { } control_input { name: "WHO" '
+        "control { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_STRING } } }",
+        "CORRID of TYPE_STRING in 'WHO'",
+    ),
     "kind_model": (
         signature() + "instance_group [ { kind: KIND_MODEL } ]",
         "KIND_MODEL is not served; expected KIND_CPU or KIND_GPU",
