@@ -112,11 +112,13 @@ REFUSED = {
         "model_operations.op_library_filename .*leads outside the model's folder",
     ),
     "iterative_sequence": (
-        signature() + "sequence_batching { oldest { } iterative_sequence: true }",
+        signature()
+        + "sequence_batching { oldest { max_candidate_sequences: 4 } iterative_sequence: true }",
         "iterative_sequence is not served",
     ),
     "correlation_id": (
-        signature() + 'sequence_batching { oldest { } control_input { name: "WHO" '
+        signature()
+        + 'sequence_batching { oldest { max_candidate_sequences: 4 } control_input { name: "WHO" '
         "control { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_STRING } } }",
         "CORRID of TYPE_STRING in 'WHO'",
     ),

@@ -341,16 +341,15 @@ def names(deployment: Deployment) -> Findings:
     """
     if is_preloaded(deployment.environment):
         return good("any name can be served")
-    return [
-        finding
-        for entry in unstartable(deployment.repositories)
-        for finding in problem(
+    findings: Findings = []
+    for entry in unstartable(deployment.repositories):
+        findings += problem(
             f"'{entry}' has characters that mean something to a shell",
             "a load of it never ends, and the server does not end either; `brisk serve` leaves it "
             "out, or says so where it cannot",
             "rename it, or serve with `brisk serve` where there is a C++ compiler (Debian: g++)",
         )
-    ] or good("all are taken by a shell as they are")
+    return findings or good("all are taken by a shell as they are")
 
 
 def entries(deployment: Deployment) -> Findings:

@@ -65,16 +65,11 @@ def server(deployment: Deployment) -> Findings:
 
 def settings(deployment: Deployment) -> Findings:
     """Check for variables that look like settings but are none, and for invalid values."""
-    findings = [
-        finding
-        for line in _invalid_values(deployment.environment)
-        for finding in problem(line, "no model can be loaded", "a value that the line names")
-    ]
-    findings += [
-        finding
-        for line in unknown_variables(deployment.environment)
-        for finding in advice(line, "it sets nothing", "docs/configuration.md has all of them")
-    ]
+    findings: Findings = []
+    for line in _invalid_values(deployment.environment):
+        findings += problem(line, "no model can be loaded", "a value that the line names")
+    for line in unknown_variables(deployment.environment):
+        findings += advice(line, "it sets nothing", "docs/configuration.md has all of them")
     return findings or good("every BRISK_ variable is a setting")
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from brisk.errors import counted
+from brisk.errors import ArtefactError, InvalidConfigurationError, counted
 
 cache = typer.Typer(
     name="cache",
@@ -20,7 +20,6 @@ _DAY_S = 86400.0
 
 def _check_directory() -> None:
     """Raise InvalidConfigurationError if the cache directory is a file; a missing one is empty."""
-    from brisk.errors import InvalidConfigurationError
     from brisk.settings import cache_directory
 
     directory = cache_directory()
@@ -39,7 +38,6 @@ def show() -> None:
 
     from brisk.artefacts import room, store
     from brisk.artefacts.container import Container
-    from brisk.errors import ArtefactError
 
     _check_directory()
     artefacts = room.kept_artefacts()
@@ -53,9 +51,7 @@ def show() -> None:
             continue
         except (ArtefactError, OSError, KeyError, TypeError) as error:
             made_from = f"not usable: {error}"
-        used = time.strftime("%Y-%m-%d %H:%M", time.localtime(each.used_s))
-        size = f"{each.size_bytes / 2**20:.1f}"
-        table.add_row(size, used, "yes" if is_held else "", made_from)
+        table.add_row(*_cells(each.size_bytes, each.used_s, is_held), made_from)
     directory = store.artefacts_directory()
     if artefacts:
         Console().print(table)
@@ -64,6 +60,11 @@ def show() -> None:
     else:
         print(f"{directory} holds no prepared form")
     _show_copies()
+
+
+def _cells(size_bytes: int, used_s: float, is_held: bool) -> tuple[str, str, str]:
+    used = time.strftime("%Y-%m-%d %H:%M", time.localtime(used_s))
+    return f"{size_bytes / 2**20:.1f}", used, "yes" if is_held else ""
 
 
 def _show_copies() -> None:
@@ -83,11 +84,9 @@ def _show_copies() -> None:
         return
     table = Table("MiB", "last used", "in use", "copy of")
     for each in sorted(copies, key=lambda each: each.used_s, reverse=True):
-        used = time.strftime("%Y-%m-%d %H:%M", time.localtime(each.used_s))
         origin = each.folder / ORIGIN
         url = shown_url(origin.read_text()) if origin.is_file() else each.folder.name
-        size = f"{each.size_bytes / 2**20:.1f}"
-        table.add_row(size, used, "yes" if each.is_held else "", url)
+        table.add_row(*_cells(each.size_bytes, each.used_s, each.is_held), url)
     Console().print(table)
     total = sum(each.size_bytes for each in copies) / 2**20
     print(f"{counted(len(copies), 'copy', 'copies')} in {remote_directory()}: {total:.1f} MiB")
@@ -104,6 +103,7 @@ def clear(
     and those that lie elsewhere are fetched again. Also remove kept inputs of requests, and what
     interrupted trainings have left; caches that were learned stay."""
     from brisk.artefacts import room
+    from brisk.runtime.early_exit.kept_inputs import clear_inputs
 
     _check_directory()
     before_s = time.time() - unused_days * _DAY_S
@@ -113,14 +113,8 @@ def clear(
     freed = sum(each.size_bytes for each in removed) / 2**20
     print(f"removed {len(removed)} of {freed:.1f} MiB; {len(chosen) - len(removed)} are in use")
     _clear_copies(before_s)
-    _clear_inputs(before_s)
-
-
-def _clear_inputs(before_s: float) -> None:
-    from brisk.runtime.early_exit.kept_inputs import clear_inputs
-
-    if freed := clear_inputs(before_s):
-        print(f"removed inputs kept to learn from: {freed / 2**20:.1f} MiB")
+    if freed_inputs := clear_inputs(before_s):
+        print(f"removed inputs kept to learn from: {freed_inputs / 2**20:.1f} MiB")
 
 
 def _clear_copies(before_s: float) -> None:
