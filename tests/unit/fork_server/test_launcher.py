@@ -15,15 +15,18 @@ import pytest
 import brisk
 from brisk.fork_server.build import LAUNCHER, place_launchers
 from brisk.fork_server.server import STUBS_END_S
-from brisk.fork_server.start import SOCKET_VARIABLE
+from brisk.fork_server.start import LISTENER_VARIABLE
 from brisk.protocol.stub_process import birth_of
 from support.waiting import wait_until
 
 PACKAGE = Path(brisk.__file__).resolve().parent.parent
 
-STUB = f"""#!/bin/sh
-echo "$0" "$6" "${SOCKET_VARIABLE}"
-exit 5
+STUB = f"""#!{sys.executable}
+import os, socket, sys
+listener = os.environ.get("{LISTENER_VARIABLE}")
+name = socket.socket(fileno=int(listener)).getsockname().decode()[1:] if listener else ""
+print(sys.argv[0], sys.argv[6], name)
+sys.exit(5)
 """
 
 FORK_SERVER = """

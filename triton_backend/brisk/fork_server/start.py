@@ -19,10 +19,9 @@ from typing import NamedTuple
 
 from brisk.protocol.stub_process import BACKEND, SERVER
 
-SOCKET_VARIABLE = "_BRISK_STUB_SOCKET"
 LISTENER_VARIABLE = "_BRISK_STUB_LISTENER"
-"""Set by the launcher for a stub that found no fork server: the name that one would have, and the
-descriptor of a socket of that name, which listens already."""
+"""Set by the launcher for a stub that found no fork server: the descriptor of a socket that has
+the name of one, and listens already."""
 
 SETTINGS_VARIABLE = "_BRISK_STUB_FORK_SERVER"
 _PRELOADS_VARIABLE = "_BRISK_STUB_LD_PRELOAD"
@@ -66,7 +65,6 @@ class ForkSettings(NamedTuple):
 
 def take_settings() -> ForkSettings:
     """Return the settings of this process, a fork server; its children do not inherit them."""
-    os.environ.pop(SOCKET_VARIABLE, None)
     os.environ.pop(LISTENER_VARIABLE, None)
     return ForkSettings(**json.loads(os.environ.pop(SETTINGS_VARIABLE)))
 
@@ -87,7 +85,6 @@ def attend_launchers(arguments: list[bytes], niceness: int) -> None:
     working directory, ``niceness``.
     """
     global _stub_is_ready
-    os.environ.pop(SOCKET_VARIABLE, None)
     os.environ.pop(_OWN_VARIABLE, None)
     inherited = os.environ.pop(LISTENER_VARIABLE, None)
     if inherited is None:

@@ -42,7 +42,6 @@ constexpr int kHelloTimeoutMs = 5000;
 constexpr size_t kMessageBytes = 64 * 1024;
 constexpr char kStub[] = "triton_python_backend_stub";
 constexpr int kConnectAttempts = 20, kConnectPauseUs = 1000, kAskAttempts = 3;
-constexpr char kSocketVariable[] = "_BRISK_STUB_SOCKET";
 constexpr char kListenerVariable[] = "_BRISK_STUB_LISTENER";
 constexpr char kOwnVariable[] = "_BRISK_STUB";  // tells server.cpp whose stub it is
 constexpr char kUtf8Variable[] = "_BRISK_STUB_UTF8";  // what LD_PRELOAD is without preload.cpp
@@ -124,14 +123,10 @@ void have_utf8(const std::string& folder) {
   setenv("LD_PRELOAD", (without.empty() ? preload : preload + ":" + without).c_str(), 1);
 }
 
-// Becomes Triton's own stub; with a listener it starts the fork server of that name.
-[[noreturn]] void become(const std::vector<char*>& arguments, const std::string& socket,
-                         int listener) {
+// Becomes Triton's own stub; with a listener it starts the fork server of its name.
+[[noreturn]] void become(const std::vector<char*>& arguments, int listener) {
   setenv(kOwnVariable, "1", 1);
-  if (listener >= 0) {
-    setenv(kSocketVariable, socket.c_str(), 1);
-    setenv(kListenerVariable, std::to_string(listener).c_str(), 1);
-  }
+  if (listener >= 0) setenv(kListenerVariable, std::to_string(listener).c_str(), 1);
   execv(arguments[0], arguments.data());
   fprintf(stderr, "brisk: Triton's stub %s cannot be run: %s\n", arguments[0], strerror(errno));
   _exit(1);
@@ -268,14 +263,14 @@ int main(int count, char** arguments) {
     if (connection >= 0) close(connection);
     const Place place = is_off ? Place{-1, -1} : find_place(socket);
     connection = place.connection;
-    if (connection < 0) become(theirs, socket, place.listener);
+    if (connection < 0) become(theirs, place.listener);
     stub = ask(connection, theirs);
   }
   const int descriptor = stub > 0 ? static_cast<int>(syscall(SYS_pidfd_open, stub, 0)) : -1;
   const char go = 1;
   if (descriptor < 0 || send(connection, &go, 1, MSG_NOSIGNAL) != 1) {
     close(connection);  // which ends a stub that has come too late
-    become(theirs, socket, listen_as(socket));  // where the one that listened has gone
+    become(theirs, listen_as(socket));  // where the one that listened has gone
   }
   for (int number : {SIGHUP, SIGINT, SIGTERM}) signal(number, SIG_IGN);  // the stub's to decide
   rename(arguments, count, stub);
