@@ -147,27 +147,18 @@ def find_deployment(repositories: Sequence[Path], device: str) -> Deployment:
     servers = sorted(_servers(), key=lambda one: one.runtime_directory != own)
     if own:
         servers = [one for one in servers if one.runtime_directory == own]
-    if not servers:
-        return Deployment(
-            server=None,
-            environment=os.environ,
-            command=(),
-            repositories=tuple(repositories),
-            device=device,
-            shared_memory=Path("/dev/shm"),
-            cgroup=control_group("self", "cpu"),
-        )
-    process, environment, command = servers[0]
+    process, environment, command = servers[0] if servers else (None, os.environ, ())
+    looked_at = process or "self"
     named = [value for name in REPOSITORY_OPTIONS for value in options_named(command, name)]
-    served = [of_process(process, users_path(Path(value), environment)) for value in named]
+    served = [of_process(looked_at, users_path(Path(value), environment)) for value in named]
     return Deployment(
         server=process,
         environment=environment,
         command=command,
         repositories=(*repositories, *(path for path in served if path.is_dir())),
         device=device,
-        shared_memory=of_process(process, Path("/dev/shm")),
-        cgroup=control_group(str(process), "cpu"),
+        shared_memory=of_process(looked_at, Path("/dev/shm")),
+        cgroup=control_group(looked_at, "cpu"),
     )
 
 
@@ -201,7 +192,7 @@ def _words(file: Path) -> list[bytes]:
     return [word for word in file.read_bytes().split(b"\0") if word]
 
 
-def of_process(process: int, path: Path) -> Path:
+def of_process(process: int | str, path: Path) -> Path:
     """Return ``path`` as the process, which may run in a container, sees it."""
     root = Path(f"/proc/{process}/root")
     try:
@@ -221,7 +212,7 @@ def lost_backends(deployment: Deployment) -> str | None:
     return None if os.path.lexists(of_process(deployment.server, Path(named))) else named
 
 
-def control_group(process: str, controller: str) -> Path:
+def control_group(process: int | str, controller: str) -> Path:
     """Return the directory of the process's control group for ``controller`` (``cpu``, ``pids``);
     it need not exist.
 

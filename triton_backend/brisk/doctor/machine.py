@@ -149,7 +149,7 @@ def instance_threads(deployment: Deployment) -> Findings:
 def _task_limit(process: int) -> tuple[int, int] | None:
     """Return how many processes and threads the tightest control group of the process has, and how
     many it may have; None if there is no limit."""
-    own = control_group(str(process), "pids")
+    own = control_group(process, "pids")
     limits = []
     for group in (own, *own.parents):
         with contextlib.suppress(OSError, ValueError):  # no such group, or `max`
@@ -339,8 +339,7 @@ def left_regions(deployment: Deployment) -> Findings:
 def open_files(deployment: Deployment) -> Findings:
     """Check the limit of open files: every model instance takes a connection and some of the
     runtime's shared memory descriptors."""
-    process = "self" if deployment.server is None else str(deployment.server)
-    limits = Path(f"/proc/{process}/limits").read_text().splitlines()
+    limits = Path(f"/proc/{deployment.server or 'self'}/limits").read_text().splitlines()
     hard = next(line for line in limits if line.startswith("Max open files")).split()[4]
     if hard == "unlimited" or int(hard) >= WANTED_DESCRIPTORS:
         return good(f"up to {hard}")
