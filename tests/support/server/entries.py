@@ -22,12 +22,11 @@ def write_entry(
     name: str,
     model: onnx.ModelProto | bytes,
     config: str = 'backend: "brisk"',
-    version: int = 1,
 ) -> Path:
     """Write an entry of ``model``; return its directory."""
     directory = repository / name
-    (directory / str(version)).mkdir(parents=True)
-    path = directory / str(version) / "model.onnx"
+    (directory / "1").mkdir(parents=True)
+    path = directory / "1" / "model.onnx"
     if isinstance(model, bytes):
         path.write_bytes(model)
     else:

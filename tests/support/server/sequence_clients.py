@@ -18,7 +18,7 @@ from support.server.entries import make_model
 
 CorrelationId = int | str
 
-FLOAT, INT64, STRING = TensorProto.FLOAT, TensorProto.INT64, TensorProto.STRING
+FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
 
 
 def accumulator(shape: tuple[int | str, ...] = ("batch", 2), element: int = FLOAT) -> Any:
@@ -115,8 +115,8 @@ def state(read: str, written: str, kind: str, dims: str, first: str = "") -> str
     )
 
 
-def oldest(*parts: str, candidates: int = 16) -> str:
-    return _batching(f"oldest {{ max_candidate_sequences: {candidates} }}", parts)
+def oldest(*parts: str) -> str:
+    return _batching("oldest { max_candidate_sequences: 16 }", parts)
 
 
 def direct(*parts: str) -> str:
