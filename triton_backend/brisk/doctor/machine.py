@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from brisk.doctor.deployment import (
@@ -176,16 +177,11 @@ def scheduling_classes(deployment: Deployment) -> Findings:
     """Check that SCHED_IDLE, under which artefacts are built, is allowed; a seccomp filter or an
     old sandbox may refuse it.
 
-    A child process tries it, since leaving SCHED_IDLE needs a privilege.
+    A thread of its own tries it, since leaving SCHED_IDLE needs a privilege.
     """
-    child = os.fork()
-    if not child:
-        try:
-            run_when_idle()
-        except BaseException:  # noqa: BLE001  # nothing may return into the parent's code
-            os._exit(1)
-        os._exit(0)
-    if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0:
+    with ThreadPoolExecutor(1) as pool:
+        is_refused = pool.submit(run_when_idle).exception() is not None
+    if not is_refused:
         return good("SCHED_IDLE may be used here")
     return advice(
         "SCHED_IDLE is refused here",
@@ -199,21 +195,13 @@ def freezing(deployment: Deployment) -> Findings:
     """Check that a process can be stopped through its descriptor, as best-effort work is in the
     middle of a segment.
 
-    Kernels before 5.3, and seccomp filters of their time, lack such descriptors. The check uses a
-    child process that waits.
+    Kernels before 5.3, and seccomp filters of their time, lack such descriptors. The check sends
+    this process SIGCONT, which changes nothing.
     """
-    reading, writing = os.pipe()
-    child = os.fork()
-    if not child:
-        os.close(writing)
-        os.read(reading, 1)
-        os._exit(0)
-    os.close(reading)
     try:
-        handle = os.pidfd_open(child)
+        handle = os.pidfd_open(os.getpid())
         try:
-            for number in (signal.SIGSTOP, signal.SIGCONT):
-                signal.pidfd_send_signal(handle, number)
+            signal.pidfd_send_signal(handle, signal.SIGCONT)
         finally:
             os.close(handle)
     except (OSError, AttributeError) as error:
@@ -224,9 +212,6 @@ def freezing(deployment: Deployment) -> Findings:
             "use Linux 5.3 or newer; allow pidfd_open and pidfd_send_signal in the "
             "container's seccomp profile",
         )
-    finally:
-        os.close(writing)
-        os.waitpid(child, 0)
     return good("best-effort segments can be stopped half-way")
 
 
