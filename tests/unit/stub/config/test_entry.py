@@ -153,13 +153,6 @@ def test_a_library_of_a_model_that_lies_elsewhere_is_searched_in_the_entry(tmp_p
         libraries("ops.so")
 
 
-def test_a_wrong_parameter_is_the_entry_s_fault(tmp_path: Path) -> None:
-    make_file(tmp_path / "3" / "model.onnx")
-    config = {"parameters": {"brisk_clas": {"string_value": "x"}}}
-    with pytest.raises(InvalidConfigurationError, match="did you mean 'brisk_class'"):
-        read_entry(arguments(tmp_path, config))
-
-
 def test_a_smaller_model_lies_in_the_version_s_directory(tmp_path: Path) -> None:
     config = {"parameters": {"brisk_smaller_model": {"string_value": "small.onnx"}}}
     make_file(tmp_path / "3" / "model.onnx" / "model.onnx")

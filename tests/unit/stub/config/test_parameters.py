@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brisk.errors import InvalidConfigurationError, InvalidRequestError
-from brisk.settings import loads_custom_operators, tolerance
+from brisk.settings import tolerance
 from brisk.stub.config.parameters import (
     DEFAULT_MAX_QUEUE_SIZE,
     JOB_CLASSES,
@@ -189,18 +189,6 @@ def test_a_request_that_asks_for_something_unknown_is_refused(
 ) -> None:
     with pytest.raises(InvalidRequestError, match=reason):
         request_class(parameters, parse_parameters({}))
-
-
-@pytest.mark.parametrize(("text", "loads"), [(None, True), ("", True), ("1", True), ("0", False)])
-def test_libraries_of_custom_operators_are_loaded_unless_the_server_says_no(
-    text: str | None, loads: bool
-) -> None:
-    assert loads_custom_operators({} if text is None else {"BRISK_CUSTOM_OPS": text}) is loads
-
-
-def test_another_value_for_custom_operators_is_refused_by_its_name() -> None:
-    with pytest.raises(InvalidConfigurationError, match=r"BRISK_CUSTOM_OPS must be 1 .* not 'no'"):
-        loads_custom_operators({"BRISK_CUSTOM_OPS": "no"})
 
 
 @pytest.mark.parametrize(
