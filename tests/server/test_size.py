@@ -89,24 +89,3 @@ def test_what_is_found_is_a_table_and_a_sum_and_a_shape_that_fits_nothing_is_nam
     assert line.split()[0] == "doubled"
     assert len(line.split()) == 6
     assert "with 1 of 1 entries" in total
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("--shape", "x=1,a"), "expected NAME=1,3,224,224"),
-        (("--data", "inputs.npz"), "--data inputs.npz: expected ENTRY=FILE.npz"),
-        (("--data", "net=inputs.npz"), "the repository has no entry 'net'"),
-        (("--data", "here=absent.npz"), "absent.npz"),
-        ((), "is no directory"),
-    ],
-)
-def test_what_cannot_be_measured_is_one_line(
-    tmp_path: Path, arguments: tuple[str, ...], said: str
-) -> None:
-    if arguments:
-        (tmp_path / "repository" / "here").mkdir(parents=True)
-    done = size(tmp_path, *arguments)
-    assert done.returncode == 1
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr
