@@ -12,10 +12,13 @@ import pytest
 import torch
 
 from brisk.errors import InvalidModelError
+from brisk.exits.adaptation.features import gather, look_at
 from brisk.exits.base_model import load_graph
 from brisk.exits.cascade import INT8, Cascade, Exit
 from brisk.exits.cascade_file import read_cascade, write_cascade
-from brisk.exits.exploration.whole_models import floor_of
+from brisk.exits.data.samples import Division, Samples
+from brisk.exits.exploration.measuring import Between
+from brisk.exits.exploration.whole_models import LabelledOutliers, floor_of, try_whole
 from brisk.exits.files.container import DamagedFileError
 from brisk.exits.guarantee.calibration import ExitCount, Scored
 from brisk.exits.heads.exit_head import Predicted, decided, whole_model
@@ -83,6 +86,42 @@ def test_it_mostly_answers_as_the_model_and_says_how_sure_it_is(tail: str) -> No
     sure = outcome.scores >= np.median(outcome.scores)
     assert agrees[sure].all(), "what it is not sure of alone differs"
     assert outcome.near.all()
+
+
+def test_shares_that_int8_rounds_to_0_are_judged_in_training_as_they_are_served() -> None:
+    """Else what is served answers rows that no proof has counted."""
+    approximate = made_of(graph_of(network(tail="softmax")))
+    rows, nothing = Samples({"image": images(60)}), np.empty(0, np.int64)
+    served_as = approximate.opened(approximate.exit_model(0.0))(rows.inputs["image"])
+    assert (served_as.logits == -np.inf).any()
+    division = Division(*np.split(np.arange(60), 4), nothing, nothing)
+    (tried,) = try_whole(
+        approximate,
+        rows,
+        division,
+        answers=served_as.logits.argmax(1),
+        outliers=LabelledOutliers(rows.take(nothing), nothing, nothing),
+        points=1,
+        threads=1,
+        between=Between(lambda: sum(range(1000)), 1e-3),
+    )
+    for part, numbers in ((tried.tune, division.tune), (tried.held_out, division.calibrate)):
+        np.testing.assert_allclose(part.scores, served_as.scores[numbers], atol=1e-6)
+        assert part.near.all()
+        assert part.right.all()
+
+
+def test_shares_that_int8_rounds_to_0_keep_no_row_from_adaptation() -> None:
+    model = served(tail="softmax")
+    exit_ = front(model, made_of(model.cut.graph))
+    cascade = with_exits(model, (exit_,), (0.5,)).cascade
+    served_as = exit_.evaluate(images(60))
+    assert (served_as.logits == -np.inf).any()
+    material = gather(model.whole, cascade, {"image": images(60)})
+    assert all(material.finite_rows())
+    looked = look_at([network_of(exit_)], material)
+    np.testing.assert_allclose(looked.scores[0], served_as.scores, atol=1e-5)
+    assert looked.near.all()
 
 
 def test_nothing_below_the_floor_is_answered_nor_what_is_no_number() -> None:

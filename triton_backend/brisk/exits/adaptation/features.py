@@ -22,6 +22,10 @@ from brisk.exits.learning.exporting import network_of
 from brisk.exits.learning.predictor import features_of, predict_features
 from brisk.exits.model_graph import ExitPoint
 
+LEAST_LOGIT = -1e30
+"""Stands for minus infinity, the logarithm of a share that a whole model rounds to 0: a row whose
+numbers are not all finite would be left out. Sums of it are finite."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Material:
@@ -81,7 +85,8 @@ def gather(base: BaseModel, cascade: Cascade, inputs: Mapping[str, np.ndarray]) 
         for exit_ in cascade.exits:
             if exit_.reads_input:
                 batch = given(exit_.shape, {name: array[rows] for name, array in inputs.items()})
-                features.append(torch.tensor(exit_.evaluate(batch).logits))
+                logits = torch.tensor(exit_.evaluate(batch).logits)
+                features.append(logits.masked_fill(logits == -torch.inf, LEAST_LOGIT))
                 summaries.append(torch.zeros(len(distribution), 1))
                 continue
             value = torch.tensor(next(hidden))

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 
+from brisk.exits.base_model import BATCH_ROWS
 from brisk.exits.cascade import INT8
 from brisk.exits.data.samples import Division, Samples
 from brisk.exits.exploration.composition import Tried
 from brisk.exits.exploration.measuring import Between, evaluation_seconds
 from brisk.exits.exploration.settings import ExplorationSettings
-from brisk.exits.guarantee.calibration import Scored
-from brisk.exits.heads.exit_head import REFUSED, Predicted, decided, whole_model
-from brisk.exits.heads.exit_model import ExitModel, Shape, given
+from brisk.exits.guarantee.calibration import Scored, joined
+from brisk.exits.heads.exit_head import REFUSED
+from brisk.exits.heads.exit_model import Judge, given
 from brisk.exits.learning.approximate import ApproximateModel, memory_of
 from brisk.exits.learning.quantising import quantised
 from brisk.exits.learning.smaller import smaller_model
@@ -26,8 +25,6 @@ from brisk.exits.scores import Scores
 
 OUTLIERS = 700
 """The most outliers from which the floor is derived: each takes a run of the model."""
-
-ROWS = 32
 
 
 def front(graph: ModelGraph) -> ExitPoint:
@@ -58,6 +55,12 @@ def floor_of(outliers: Scored, kinds: np.ndarray, ordinary: np.ndarray | None = 
     floor = float(np.nextafter(np.float32(highest), np.float32(2)))
     answers = np.zeros(0) if ordinary is None else ordinary[ordinary > 0]
     return max(floor, float(answers.min())) if len(answers) else floor
+
+
+def above(scored: Scored, floor: float) -> Scored:
+    """Return ``scored`` with scores below ``floor`` set to 0, as an exit with that floor does."""
+    scores = np.where(scored.scores < floor, np.float32(0), scored.scores)
+    return dataclasses.replace(scored, scores=scores)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,45 +113,37 @@ def try_whole(
 
     ``answers``: the exact model's classes of the samples.
     """
+    without_floor = approximate.opened(approximate.exit_model(0.0), threads)
 
-    def ready(model: bytes) -> ExitModel:
-        return approximate.opened(model, threads)
+    def scored(rows: Samples, classes: np.ndarray) -> Scored:
+        parts = []
+        for start in range(0, len(rows), BATCH_ROWS):
+            some = slice(start, start + BATCH_ROWS)
+            found = without_floor(given(approximate.shape, rows.take(some).inputs))
+            right = found.logits.argmax(1) == classes[some]
+            parts.append(Scored(found.scores, right, found.near))
+        return joined(parts)
 
-    without_floor = ready(approximate.exit_model(0.0))
-
-    def predicted(rows: Samples, classes: np.ndarray) -> Predicted:
-        logits = torch.from_numpy(_logits(without_floor, approximate.shape, rows))
-        return Predicted(logits, torch.zeros(len(logits)), torch.from_numpy(classes))
-
-    network = whole_model(0.0)
+    floor = 0.0
     if len(outliers.samples):
-        scored = decided(network, predicted(outliers.samples, outliers.classes))
-        select = predicted(samples.take(division.select), answers[division.select])
-        ordinary = decided(network, select).scores
-        network = whole_model(floor_of(scored, outliers.kinds, ordinary))
+        of_outliers = scored(outliers.samples, outliers.classes)
+        ordinary = scored(samples.take(division.select), answers[division.select])
+        floor = floor_of(of_outliers, outliers.kinds, ordinary.scores)
     tune, held_out = (
-        decided(network, predicted(samples.take(rows), answers[rows]))
+        above(scored(samples.take(rows), answers[rows]), floor)
         for rows in (division.tune, division.calibrate)
     )
-    model = approximate.exit_model(float(network.floor))
+    model = approximate.exit_model(floor)
     one = given(approximate.shape, samples.take(slice(0, 1)).inputs)
     tried = Tried(
         point=0,
         variant=approximate.variant,
-        evaluation_s=evaluation_seconds(ready(model), one, between),
+        evaluation_s=evaluation_seconds(approximate.opened(model, threads), one, between),
         model=model,
         memory_bytes=memory_of(model, approximate.shape),
         shape=approximate.shape,
         tune=tune,
         held_out=held_out,
-        judge=network.judge,
+        judge=Judge.MARGIN,
     )
     return [dataclasses.replace(tried, point=point) for point in range(points)]
-
-
-def _logits(exit_model: ExitModel, shape: Shape, rows: Samples) -> np.ndarray:
-    parts: Sequence[np.ndarray] = [
-        exit_model(given(shape, rows.take(slice(start, start + ROWS)).inputs)).logits
-        for start in range(0, len(rows), ROWS)
-    ]
-    return np.concatenate(parts)

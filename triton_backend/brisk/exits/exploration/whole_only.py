@@ -9,7 +9,6 @@ keeps out what outliers reach that it answers otherwise; thresholds are proved a
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import statistics
 from collections.abc import Sequence
@@ -47,7 +46,7 @@ from brisk.exits.exploration.measuring import (
     seconds_of,
 )
 from brisk.exits.exploration.settings import ExplorationSettings, Progress
-from brisk.exits.exploration.whole_models import approximate_models, floor_of, front
+from brisk.exits.exploration.whole_models import above, approximate_models, floor_of, front
 from brisk.exits.files.learning_record import WayTried
 from brisk.exits.guarantee.calibration import (
     CascadeCount,
@@ -136,12 +135,6 @@ class _Pair:
             right = all_agreeing((found.logits, *found.others), exact, self.scores)
             parts.append(Scored(found.scores, right, found.near))
         return joined(parts)
-
-
-def _above(scored: Scored, floor: float) -> Scored:
-    """Return ``scored`` with scores below ``floor`` set to 0, as an exit with that floor does."""
-    scores = np.where(scored.scores < floor, np.float32(0), scored.scores)
-    return dataclasses.replace(scored, scores=scores)
 
 
 def explore_whole(
@@ -296,7 +289,7 @@ def _proved(
     exit_, base_s = _as_exit(pair, floor, tuned_on.typical_row)
     saved_s = base_s - exit_.evaluation_s
     promises = [shared(each, candidates) for each in (settings.promise, *settings.stricter)]
-    levels = _levels(_above(tune, floor), _above(held_out, floor), promises, saved_s)
+    levels = _levels(above(tune, floor), above(held_out, floor), promises, saved_s)
     if not levels:
         return unproved
     missed = 1 - levels[0].count.exits[0].answered / levels[0].count.inputs
