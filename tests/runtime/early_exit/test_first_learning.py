@@ -96,7 +96,7 @@ def has_learned(place: RuntimePaths, model: Model) -> None:
     """The model has been served, and its traffic has taught what is promised at 97 %."""
     with opened(place, describe(model.file, max_batch_size=64, accuracy_ppm=PPM)):
         await_record(place, model.file)
-    write_record(model.file, LearningRecord(Stage.SERVED, 0.97, 0, 1000, 1, 1.5))
+    write_record(model.file, LearningRecord(Stage.SERVED, Aim(0.97), 0, 1000, 1, 1.5))
     write_cascade(learned_file(model.file), model.cascade)
 
 
@@ -111,9 +111,7 @@ def test_traffic_is_collected_and_what_was_learned_is_served(
         record = read_record(model.file)
         aim = Aim.of(model.file, 0.97, "", "")
         digest = model.cascade.model_digest
-        assert record == LearningRecord(
-            Stage.COLLECTING, wanted=1345, model_digest=digest, **aim._asdict()
-        )
+        assert record == LearningRecord(Stage.COLLECTING, aim, wanted=1345, model_digest=digest)
 
         def is_written() -> bool:
             assert taken(ask(connection, model.easy[:1])) == "", "nothing has been learned yet"
@@ -124,7 +122,7 @@ def test_traffic_is_collected_and_what_was_learned_is_served(
         (sampled,) = read_samples_file(file)
         assert list(sampled) == ["image"]
         np.testing.assert_array_equal(sampled["image"][:1], model.easy[:1])
-        write_record(model.file, LearningRecord(Stage.SERVED, 0.97, 0, 1000, 1, 1.5))
+        write_record(model.file, LearningRecord(Stage.SERVED, Aim(0.97), 0, 1000, 1, 1.5))
         write_cascade(learned_file(model.file), model.cascade)
         wait_until(lambda: taken(ask(connection, model.easy[:1])) == model.name, "an early answer")
         assert taken(ask(connection, model.hard[:1])) == ""
@@ -163,7 +161,7 @@ def test_what_was_learned_of_another_model_is_learned_anew(
     with opened(place, describe(model.file, accuracy_ppm=PPM)):
         await_record(place, model.file)
     assert write.is_dir()
-    write_record(model.file, LearningRecord(Stage.SERVED, 0.97, 0, 1000, 1, 1.5))
+    write_record(model.file, LearningRecord(Stage.SERVED, Aim(0.97), 0, 1000, 1, 1.5))
     write_cascade(learned_file(model.file), model.cascade)
     changed = onnx.load(model.file)
     changed.producer_name = "somebody else"
@@ -363,7 +361,7 @@ def test_an_entry_that_asks_anew_does_so_while_its_predecessor_is_there(
     asking = plain._replace(accuracy_ppm=PPM, model=2)
     with opened(place, plain) as before, opened(place, asking) as after:
         wait_until(lambda: "collecting: 0 of 1,345 samples" in progress(place, model), "a look")
-        write_record(model.file, LearningRecord(Stage.SERVED, 0.97, 0, 1000, 1, 1.5))
+        write_record(model.file, LearningRecord(Stage.SERVED, Aim(0.97), 0, 1000, 1, 1.5))
         write_cascade(learned_file(model.file), model.cascade)
         wait_until(lambda: taken(ask(after, model.easy[:1])) == model.name, "early answers")
         assert taken(ask(before, model.easy[:1])) == "", "it has not asked for them"

@@ -213,7 +213,7 @@ def test_samples_that_find_too_little_room_are_told_with_how_much_would_do(
     made = make_model(tmp_path / "model.onnx")
     caches_file(made.file).unlink()
     make_private_folder(made.file)
-    record = LearningRecord(Stage.REFUSED, 0.98, 2966, 1483, 1, 0.0, "nothing is shorter")
+    record = LearningRecord(Stage.REFUSED, Aim(0.98), 2966, 1483, 1, 0.0, "nothing is shorter")
     write_record(made.file, record)
     (samples_folder(made.file) / f"{1:020}-1-5.npz").write_bytes(bytes(2**20))
     monkeypatch.setenv("BRISK_SAMPLES_MIB", "2")
@@ -232,7 +232,7 @@ def test_an_entry_that_has_learned_nothing_yet_says_what_it_asks_for(tmp_path: P
     assert asked.format(0) in explained(net)
     file = net / "1" / "model.onnx"
     make_private_folder(file)
-    write_record(file, LearningRecord(Stage.REFUSED, 0.9, reason="of another promise"))
+    write_record(file, LearningRecord(Stage.REFUSED, Aim(0.9), reason="of another promise"))
     (samples_folder(file) / f"{1:020}-1-5.npz").write_bytes(b"five rows")
     assert asked.format(5) in explained(net)
     (net / "config.pbtxt").write_text(asks + "sequence_batching { state { input_name: 'a' } }")
@@ -293,7 +293,7 @@ def test_what_is_known_of_another_file_in_the_models_place_is_not_told(tmp_path:
     file = net / "1" / "model.onnx"
     make_private_folder(file)
     aim = Aim.of(file, 0.98, "", "")
-    write_record(file, LearningRecord(Stage.UNFIT, reason="no scores", **aim._asdict()))
+    write_record(file, LearningRecord(Stage.UNFIT, aim, reason="no scores"))
     assert "  learned caches: none; not for this model: no scores" in explained(net)
     os.utime(file)
     told = next(line for line in explained(net) if "learned caches" in line)

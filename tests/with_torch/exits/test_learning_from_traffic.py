@@ -99,7 +99,7 @@ def test_where_the_server_alone_asks_the_model_itself_has_to_say_that_it_classif
     assert look_at(file, Aim(0.97)).stage is Stage.COLLECTING, "by the entry's own word"
     make_private_folder(file)
     write_samples(file, [{"image": images(300)}])
-    record = LearningRecord(Stage.COLLECTING, 0.9, 300, needs_classes=True)
+    record = LearningRecord(Stage.COLLECTING, Aim(0.9, needs_classes=True), 300)
     outcome = learn(file, record, 1)
     assert outcome.stage is Stage.UNFIT
     assert "may be values" in outcome.reason
@@ -117,7 +117,7 @@ def test_values_that_the_entry_takes_for_classes_are_refused(tmp_path: Path) -> 
     make_private_folder(file)
     write_samples(file, [{"image": images(300)}])
     assert look_at(file, Aim(0.9)).stage is Stage.COLLECTING
-    outcome = learn(file, LearningRecord(Stage.COLLECTING, 0.9, 300), 1)
+    outcome = learn(file, LearningRecord(Stage.COLLECTING, Aim(0.9), 300), 1)
     assert (outcome.stage, outcome.wanted) == (Stage.REFUSED, 600), "later traffic may have more"
     assert "100% of the data have one class" in outcome.reason
     assert "brisk_tolerance" in outcome.reason
@@ -130,7 +130,7 @@ def test_what_samples_teach_is_written_with_what_adaptation_goes_on_from(
     win_benchmarks(monkeypatch)
     for start in range(0, 1700, 100):
         write_samples(digits, [{"image": adapted.images[start : start + 100]}])
-    outcome = learn(digits, LearningRecord(Stage.COLLECTING, 0.9, 1000), 1)
+    outcome = learn(digits, LearningRecord(Stage.COLLECTING, Aim(0.9), 1000), 1)
     assert (outcome.stage, outcome.samples, outcome.tries) == (Stage.SERVED, 1700, 1), (
         outcome.reason
     )
@@ -155,7 +155,7 @@ def test_where_hidden_values_find_no_room_int8_alone_is_tried(
     monkeypatch.setattr(learning_process, "HIDDEN_BYTES", 1 << 10)
     monkeypatch.setattr(learning_process, "VARIANTS", ("Pool(4096)", "int8"))
     write_samples(digits, [{"image": adapted.images}])
-    outcome = learn(digits, LearningRecord(Stage.COLLECTING, 0.9, 1000), 1)
+    outcome = learn(digits, LearningRecord(Stage.COLLECTING, Aim(0.9), 1000), 1)
     assert outcome.stage is Stage.SERVED, outcome.reason
     cascade = read_cascade(learned_file(digits), digest_of(digits))
     assert [exit_.name for exit_ in cascade.exits] == ["int8-margin@0"]
@@ -166,7 +166,7 @@ def test_without_gain_it_says_so_and_waits_for_twice_as_many_samples(
     digits: Path, adapted: Adapted
 ) -> None:
     """A network of a few microseconds: nothing pays."""
-    record = LearningRecord(Stage.COLLECTING, 0.97, 1000)
+    record = LearningRecord(Stage.COLLECTING, Aim(0.97), 1000)
     for tries in range(1, MOST_TRIES + 1):
         while collected(digits)[0] < record.wanted:
             write_samples(digits, [{"image": adapted.images[:1000]}])
@@ -197,9 +197,9 @@ def test_samples_of_another_form_and_damaged_ones_are_left_out(
     (group,) = samples.groups
     assert group.inputs["image"].shape == (50, 1, 8, 8), "the model says what form"
     assert collected(digits)[0] == 50
-    record = LearningRecord(Stage.COLLECTING, 0.97, 1000)
+    record = LearningRecord(Stage.COLLECTING, Aim(0.97), 1000)
     assert learn(digits, record, 1) == record, "no try is counted without the samples for it"
-    refused = learn(digits, LearningRecord(Stage.COLLECTING, 0.97, 50), 1)
+    refused = learn(digits, LearningRecord(Stage.COLLECTING, Aim(0.97), 50), 1)
     assert refused.stage is Stage.REFUSED
     assert "expected at least 200 different ones" in refused.reason
 
@@ -221,7 +221,7 @@ def test_rows_of_no_numbers_in_the_traffic_teach_nothing(
     samples = learning_process.read_samples(read_graph(file), tmp_path)
     assert samples is not None
     assert [len(group) for group in samples.groups] == [98 * 12]
-    outcome = learn(file, LearningRecord(Stage.COLLECTING, 0.9, 1000), 1)
+    outcome = learn(file, LearningRecord(Stage.COLLECTING, Aim(0.9), 1000), 1)
     assert (outcome.stage, outcome.samples) == (Stage.SERVED, 98 * 12), outcome.reason
 
 
@@ -257,6 +257,6 @@ def test_a_model_replaced_while_it_is_learned_is_learned_again(
 
     monkeypatch.setattr(explore, "run_trials", replacing)
     write_samples(digits, [{"image": adapted.images}])
-    record = LearningRecord(Stage.COLLECTING, 0.9, 1000)
+    record = LearningRecord(Stage.COLLECTING, Aim(0.9), 1000)
     assert learn(digits, record, 1) == record
     assert not learned_file(digits).exists()

@@ -268,8 +268,7 @@ def test_without_what_int8_reads_it_is_said_before_anything_is_kept(tmp_path: Pa
     onnx.save(model, file)
     for aim in (Aim(0.9, "cosine 0.9"), Aim(0.9)):
         record = look_at(file, aim)
-        fields = {"reason": record.reason, "tolerance": aim.tolerance}
-        assert record == LearningRecord(Stage.UNFIT, 0.9, **fields)  # type: ignore[arg-type]
+        assert record == LearningRecord(Stage.UNFIT, aim, reason=record.reason)
         assert "int8, the other way, reads tensors of numbers" in record.reason
 
 

@@ -46,17 +46,12 @@ def test_a_record_is_read_as_it_was_written(model: Path) -> None:
     assert read_record(model) is None
     proved = "nothing is proved"
     ways = WayTried("int8-margin@0", 0.68, 1.1), WayTried("Pool(4096)@4", 0.4, 0.9)
+    aim = Aim(0.98, "cosine 0.99", "small.onnx", "12 34", "56 78", needs_classes=True)
     record = LearningRecord(
-        *(Stage.REFUSED, 0.98, 2000, 1000, 1, 0.0, proved),
-        tolerance="cosine 0.99",
-        ways=ways,
-        smaller="small.onnx",
-        smaller_stamp="12 34",
-        model_stamp="56 78",
+        *(Stage.REFUSED, aim, 2000, 1000, 1, 0.0, proved), ways=ways, model_digest="digest"
     )
     write_record(model, record)
     assert read_record(model) == record
-    assert record.aim == Aim(0.98, "cosine 0.99", "small.onnx", "12 34", "56 78")
     assert record_file(model).stat().st_mode & 0o777 == 0o600
 
 
@@ -64,7 +59,7 @@ def test_a_record_is_of_the_models_file_as_its_copies_are_and_no_other_is(
     model: Path, tmp_path: Path
 ) -> None:
     aim = Aim.of(model, 0.98, "", "")
-    record = LearningRecord(Stage.UNFIT, reason="no scores", **aim._asdict())
+    record = LearningRecord(Stage.UNFIT, aim, reason="no scores")
     write_record(model, record)
     assert record.is_for(aim)
     copy = tmp_path / "copy.onnx"
@@ -81,7 +76,7 @@ def test_a_record_is_of_the_models_file_as_its_copies_are_and_no_other_is(
 
 def test_a_record_that_names_no_file_is_of_the_present_one(model: Path) -> None:
     """An earlier version of Brisk has written it."""
-    write_record(model, LearningRecord(Stage.REFUSED, 0.98, 2000, 1000, 1))
+    write_record(model, LearningRecord(Stage.REFUSED, Aim(0.98), 2000, 1000, 1))
     written = json.loads(record_file(model).read_text())
     del written["model_stamp"]
     record_file(model).write_text(json.dumps(written))
@@ -100,17 +95,20 @@ def test_a_damaged_record_is_none(model: Path, text: str) -> None:
 @pytest.mark.parametrize(
     ("record", "words"),
     [
-        (LearningRecord(Stage.COLLECTING, 0.98, 1480), "collecting: 1,240 of 1,480 samples"),
-        (LearningRecord(Stage.LEARNING, 0.98, 0, 1480), "learning from 1,480 samples"),
+        (LearningRecord(Stage.COLLECTING, Aim(0.98), 1480), "collecting: 1,240 of 1,480 samples"),
+        (LearningRecord(Stage.LEARNING, Aim(0.98), 0, 1480), "learning from 1,480 samples"),
         (
-            LearningRecord(Stage.SERVED, 0.98, 0, 1480, 1, 1.8),
+            LearningRecord(Stage.SERVED, Aim(0.98), 0, 1480, 1, 1.8),
             "learned from 1,480 samples: likely 1.80 ×",
         ),
         (
-            LearningRecord(Stage.REFUSED, 0.98, 2960, 1480, 1, 0.0, "no way is shorter"),
+            LearningRecord(Stage.REFUSED, Aim(0.98), 2960, 1480, 1, 0.0, "no way is shorter"),
             "does not pay: no way is shorter; again with 2,960 samples, 1,240 are there",
         ),
-        (LearningRecord(Stage.UNFIT, 0.98, reason="no scores"), "not for this model: no scores"),
+        (
+            LearningRecord(Stage.UNFIT, Aim(0.98), reason="no scores"),
+            "not for this model: no scores",
+        ),
     ],
 )
 def test_it_says_where_it_is(record: LearningRecord, words: str) -> None:
@@ -124,12 +122,12 @@ SHORTAGE = "BRISK_SAMPLES_MIB keeps 607 samples at most: set it to 313 to keep 2
 def test_room_for_too_few_samples_is_said_first_where_nothing_is_learned_for_want_of_it() -> None:
     most_bytes, rows = 64 << 20, 563
     size = rows * most_bytes // 607
-    refused = LearningRecord(Stage.REFUSED, 0.98, 2966, 1483, 1, 0.0, "nothing is shorter")
+    refused = LearningRecord(Stage.REFUSED, Aim(0.98), 2966, 1483, 1, 0.0, "nothing is shorter")
     words = refused.words(rows)
     assert refused.progress(rows, size, most_bytes) == f"{SHORTAGE}; {words}"
     assert not refused.is_full(rows, size, most_bytes), "a second try wants all"
     assert refused.progress(rows, size, 5 * most_bytes) == words
-    first = LearningRecord(Stage.COLLECTING, 0.99, 2300)
+    first = LearningRecord(Stage.COLLECTING, Aim(0.99), 2300)
     assert first.progress(rows, size, most_bytes).startswith("collecting: 563 of 2,300 samples; ")
     assert first.is_full(rows, size, most_bytes), "the first try takes what finds room"
     assert first.progress(0, 0, most_bytes) == "collecting: 0 of 2,300 samples"

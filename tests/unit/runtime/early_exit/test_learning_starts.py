@@ -84,7 +84,7 @@ def test_samples_go_once_nothing_is_learned_from_them_any_more(
     model: Path, stage: Stage, wanted: int, is_kept: bool
 ) -> None:
     aim = Aim.of(model, 0.98, "", "")
-    write_record(model, LearningRecord(stage, wanted=wanted, reason="slow", **aim._asdict()))
+    write_record(model, LearningRecord(stage, aim, wanted=wanted, reason="slow"))
     write_samples(model, [{"features": np.ones((5, 8), np.float32)}])
     FirstLearning(1 << 20, is_on=True, learns=False).look(model, aim, 1)
     assert collected(model)[0] == 5, "the other worker deletes them"
@@ -96,7 +96,7 @@ def test_what_the_file_before_was_asked_teaches_nothing_of_the_present_one(model
     """They may have the same form, and another preprocessing."""
     put_classifier(model)
     before = Aim.of(model, 0.98, "", "")
-    write_record(model, LearningRecord(Stage.REFUSED, tries=1, wanted=4054, **before._asdict()))
+    write_record(model, LearningRecord(Stage.REFUSED, before, tries=1, wanted=4054))
     write_samples(model, [{"features": np.zeros((9000, 8), np.float32)}])
     assert collected(model)[0] == 9000
     stricter = before._replace(accuracy=0.985)
@@ -122,7 +122,7 @@ def test_learning_that_was_killed_goes_on_with_the_samples_that_it_had(
     """It began with as many as found room, fewer than are wanted."""
     monkeypatch.setattr(first_learning, "find_spec", lambda name: ModuleSpec(name, None))
     aim, learning = Aim.of(model, 0.98, "", ""), FirstLearning(1 << 20, is_on=True, learns=True)
-    record = LearningRecord(Stage.LEARNING, wanted=2027, tries=tries, **aim._asdict())
+    record = LearningRecord(Stage.LEARNING, aim, wanted=2027, tries=tries)
     write_record(model, record)
     write_samples(model, [{"features": np.zeros((900, 8), np.float32)}])
     assert learning.look(model, aim, 1) == (False, "learning from 0 samples")
@@ -164,7 +164,7 @@ def test_containers_too_many_to_be_noted_start_no_process_after_the_other(
     """Each has its own time of the file, and what one notes pushes another one's out."""
     aim, learning = Aim.of(model, 0.98, "", ""), FirstLearning(1 << 20, is_on=True, learns=True)
     of_others = aim._replace(model_stamp="1 2")
-    write_record(model, LearningRecord(Stage.UNFIT, **of_others._asdict()))
+    write_record(model, LearningRecord(Stage.UNFIT, of_others))
     learning.look(model, aim, 1)
     assert learning.process_id is not None
 
@@ -176,7 +176,7 @@ def test_containers_too_many_to_be_noted_start_no_process_after_the_other(
 
     monkeypatch.setattr(first_learning, "RESTART_S", 1e6)
     wait_until(has_ended, "a first process")
-    write_record(model, LearningRecord(Stage.UNFIT, **of_others._asdict()))
+    write_record(model, LearningRecord(Stage.UNFIT, of_others))
     learning.look(model, aim, 1)
     assert learning.process_id is None
     learning.look(model, aim._replace(accuracy=0.99), 1)
@@ -193,7 +193,7 @@ def test_a_load_leaves_the_files_of_a_process_that_learns_for_another_container(
 ) -> None:
     aim, learning = Aim.of(model, 0.98, "", ""), FirstLearning(1 << 20, is_on=True, learns=True)
     of_another = aim._replace(model_stamp="1 2")
-    before = LearningRecord(Stage.SERVED, **of_another._asdict())
+    before = LearningRecord(Stage.SERVED, of_another)
     write_record(model, before)
     learned_file(model).write_bytes(b"learned")
     with lock_file(model).open("w") as lock:
@@ -225,7 +225,7 @@ def test_copies_of_a_model_that_share_a_cache_share_what_is_learned(model: Path)
     record = read_record(model)
     assert record is not None
     assert (record.stage, record.tries, record.reason) == (Stage.REFUSED, 2, "slow")
-    assert (*record.copies, record.model_stamp) == tuple(stamps)
+    assert (*record.copies, record.aim.model_stamp) == tuple(stamps)
     assert all(record.is_for(aim._replace(model_stamp=each)) for each in stamps)
     assert collected(model)[0] == 9
 
@@ -252,7 +252,7 @@ def test_no_samples_are_taken_where_too_few_find_room_to_be_tried_with(
     monkeypatch.setattr(first_learning, "find_spec", lambda name: ModuleSpec(name, None))
     write_samples(model, [{"features": np.zeros((1000, 8), np.float32)}])
     aim, most_bytes = Aim.of(model, 0.98, "", ""), int(collected(model)[1] / share)
-    record = LearningRecord(Stage.REFUSED, wanted=wanted, tries=tries, **aim._asdict())
+    record = LearningRecord(Stage.REFUSED, aim, wanted=wanted, tries=tries)
     write_record(model, record)
     learning = FirstLearning(most_bytes, is_on=True, learns=False)
     assert learning.look(model, aim, 1)[0] is takes
@@ -260,7 +260,7 @@ def test_no_samples_are_taken_where_too_few_find_room_to_be_tried_with(
 
 def test_a_process_leaves_a_model_alone_of_which_nothing_is_left_to_learn(model: Path) -> None:
     aim = Aim.of(model, 0.98, "", "")
-    record = LearningRecord(Stage.REFUSED, reason="does not pay", tries=3, **aim._asdict())
+    record = LearningRecord(Stage.REFUSED, aim, reason="does not pay", tries=3)
     write_record(model, record)
     assert run(model, aim) == 0
     assert read_record(model) == record

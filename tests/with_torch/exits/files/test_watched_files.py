@@ -147,7 +147,7 @@ def test_what_cannot_be_read_at_a_load_is_neither_deleted_nor_forgotten(
     write_cascade(learned_file(model.file), version(model, 3))
     write_cascade(candidate_file(model.file), version(model, 4))
     aim = Aim.of(model.file, 0.97, "", "")
-    write_record(model.file, LearningRecord(Stage.SERVED, **aim._asdict()))
+    write_record(model.file, LearningRecord(Stage.SERVED, aim))
     first = FirstLearning(1 << 20, is_on=False, learns=True)
     session, watch = loaded(model), CacheWatch(Adaptation(0.0), LOOK_S, first)
     failing, opened_file = True, os.open
@@ -297,7 +297,7 @@ def learned_session(model: Model, watch: CacheWatch) -> SegmentSession:
     """Return a session that is served with caches that were learned from its traffic alone."""
     caches_file(model.file).rename(learned_file(model.file))
     aim = Aim.of(model.file, 0.97, "", "")
-    write_record(model.file, LearningRecord(Stage.SERVED, **aim._asdict()))
+    write_record(model.file, LearningRecord(Stage.SERVED, aim))
     session = loaded(model)
     caches = watch.open(session, aim)
     assert caches is not None

@@ -112,10 +112,11 @@ MOST_WAYS = 6
 
 @dataclass(frozen=True, slots=True)
 class LearningRecord:
-    """A model's progress in learning; the fields that ``Aim`` has, too, are its aim."""
+    """A model's progress in learning."""
 
     stage: Stage
-    accuracy: float
+    aim: Aim
+    """Its ``model_stamp`` is empty in a record of a version of Brisk that did not note it."""
     wanted: int = 0
     """The number of samples with which learning is tried, or tried again; 0: not again."""
     samples: int = 0
@@ -125,27 +126,13 @@ class LearningRecord:
     """The factor by which the mean latency is shorter, measured on samples; 0: there is none."""
     reason: str = ""
     """The reason why there are no early answers."""
-    tolerance: str = ""
     ways: tuple[WayTried, ...] = ()
     """The ways that the last try found, the best of each kind."""
-    smaller: str = ""
-    smaller_stamp: str = ""
-    model_stamp: str = ""
-    """Empty in a record of a version of Brisk that did not note it."""
     model_digest: str = ""
     """``digest_of`` the model; empty: it is not known."""
     copies: tuple[str, ...] = ()
     """The stamps of files of the same bytes, which had the model's place before, or have it in
     another container that shares the cache."""
-    needs_classes: bool = False
-
-    @property
-    def aim(self) -> Aim:
-        return Aim(
-            *(self.accuracy, self.tolerance, self.smaller),
-            *(self.smaller_stamp, self.model_stamp),
-            self.needs_classes,
-        )
 
     def is_for(self, aim: Aim) -> bool:
         """Whether the record is of ``aim``. Without a ``model_stamp`` it counts as of any file of
@@ -155,15 +142,17 @@ class LearningRecord:
 
     def is_of_another_file(self, aim: Aim) -> bool:
         """Whether it says that it is of another file of the model than ``aim`` is."""
-        known = (self.model_stamp, *self.copies)
-        return self.model_stamp != "" and aim.model_stamp not in known
+        known = (self.aim.model_stamp, *self.copies)
+        return known[0] != "" and aim.model_stamp not in known
 
     def of_copy(self, aim: Aim) -> LearningRecord:
         """Return the record as one of the file of ``aim``, too, which has the same bytes."""
-        if self.model_stamp and not self.is_of_another_file(aim):
+        stamp = self.aim.model_stamp
+        if stamp and not self.is_of_another_file(aim):
             return self
-        copies = (*self.copies, self.model_stamp) if self.model_stamp else ()
-        return replace(self, model_stamp=aim.model_stamp, copies=copies[-MOST_COPIES:])
+        copies = (*self.copies, stamp) if stamp else ()
+        present = self.aim._replace(model_stamp=aim.model_stamp)
+        return replace(self, aim=present, copies=copies[-MOST_COPIES:])
 
     @property
     def collects(self) -> bool:
@@ -268,20 +257,22 @@ def read_record(
         found = json.loads(record_file(model_file, environment).read_text())
         return LearningRecord(
             stage=Stage(found["stage"]),
-            accuracy=float(found["accuracy"]),
+            aim=Aim(
+                accuracy=float(found["accuracy"]),
+                tolerance=str(found.get("tolerance", "")),
+                smaller=str(found.get("smaller", "")),
+                smaller_stamp=str(found.get("smaller_stamp", "")),
+                model_stamp=str(found.get("model_stamp", "")),
+                needs_classes=bool(found.get("needs_classes", False)),
+            ),
             wanted=int(found["wanted"]),
             samples=int(found["samples"]),
             tries=int(found["tries"]),
             speed_up=float(found["speed_up"]),
             reason=str(found["reason"]),
-            tolerance=str(found.get("tolerance", "")),
             ways=tuple(WayTried(str(a), float(b), float(c)) for a, b, c in found.get("ways", ())),
-            smaller=str(found.get("smaller", "")),
-            smaller_stamp=str(found.get("smaller_stamp", "")),
-            model_stamp=str(found.get("model_stamp", "")),
             model_digest=str(found.get("model_digest", "")),
             copies=tuple(map(str, found.get("copies", ()))),
-            needs_classes=bool(found.get("needs_classes", False)),
         )
     except (OSError, ValueError, LookupError, TypeError):
         return None
@@ -291,9 +282,11 @@ def write_record(model_file: Path, record: LearningRecord) -> None:
     """Write the record: a reader sees the old one or the new one. Raises OSError."""
     target = record_file(model_file)
     unfinished = target.with_suffix(".unfinished")
+    written = asdict(record)
+    written.update(written.pop("aim")._asdict())
     descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as file:
-        json.dump(asdict(record), file)
+        json.dump(written, file)
     unfinished.replace(target)
 
 

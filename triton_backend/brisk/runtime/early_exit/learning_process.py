@@ -183,7 +183,7 @@ def look_at(model: Path, aim: Aim) -> LearningRecord:
                 "tensors of numbers with rows alone"
             )
     except BriskError as error:
-        return LearningRecord(Stage.UNFIT, reason=_brief(error), **aim._asdict())
+        return LearningRecord(Stage.UNFIT, aim, reason=_brief(error))
     return _collecting(aim)
 
 
@@ -194,7 +194,7 @@ def _has_points(graph: ModelGraph, tolerated: str) -> bool:
 
 def _collecting(aim: Aim) -> LearningRecord:
     wanted = rows_wanted(aim.accuracy, TRY_CONFIDENCE)
-    return LearningRecord(Stage.COLLECTING, wanted=wanted, **aim._asdict())
+    return LearningRecord(Stage.COLLECTING, aim, wanted=wanted)
 
 
 def learn(model: Path, record: LearningRecord, threads: int) -> LearningRecord:
