@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import subprocess
 import sys
@@ -57,8 +58,7 @@ def put_classifier(file: Path, classes: int = 3) -> None:
 def run(model: Path, aim: Aim) -> int:
     """Return the exit status of the process that learns."""
     command = [sys.executable, "-m", "brisk.runtime.early_exit.learning_process", str(model)]
-    command += ["--accuracy", str(aim.accuracy), "--threads", "1"]
-    command += ["--model-stamp", aim.model_stamp, "--smaller-stamp", aim.smaller_stamp]
+    command += [json.dumps(aim), "--threads", "1"]
     with subprocess.Popen(command) as process:
         while process.poll() is None:
             hurry([process.pid])  # it steps aside once it has begun
@@ -74,6 +74,23 @@ def test_a_process_that_finds_another_file_than_the_loaded_one_does_nothing(mode
     record = read_record(model)
     assert record is not None
     assert (record.stage, record.aim) == (Stage.UNFIT, aim)
+
+
+def test_a_smaller_model_may_have_a_name_that_looks_like_an_option(model: Path) -> None:
+    aim = Aim.of(model, 0.98, "", "--help")
+    learning = FirstLearning(1 << 20, is_on=True, learns=True)
+
+    def has_looked() -> bool:
+        learning.look(model, aim, 1)
+        if learning.process_id is not None:
+            hurry([learning.process_id])
+        return read_record(model) is not None
+
+    wait_until(has_looked, "a record", every_s=0.05)
+    learning.forget(set())
+    record = read_record(model)
+    assert record is not None
+    assert record.aim == aim
 
 
 @pytest.mark.parametrize(

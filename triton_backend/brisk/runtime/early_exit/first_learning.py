@@ -7,6 +7,7 @@ workers read.
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 import time
@@ -207,12 +208,8 @@ class FirstLearning:
         waits = waits and now_s - self._started_s.get(model, -math.inf) < RESTART_S
         if not is_due or self._learner is not None or waits or failures >= MOST_FAILURES:
             return
-        arguments = ["--accuracy", str(aim.accuracy), "--threads", str(threads)]
-        arguments += ["--tolerance", aim.tolerance, "--smaller", aim.smaller]
-        arguments += ["--model-stamp", aim.model_stamp, "--smaller-stamp", aim.smaller_stamp]
-        arguments += ["--needs-classes"] * aim.needs_classes
         self._started_s[model] = now_s
-        self._process.start(str(model), *arguments)
+        self._process.start(str(model), json.dumps(aim), "--threads", str(threads))
         self._learner = model
 
     def _follow_process(self) -> None:

@@ -1,17 +1,13 @@
 """The process that learns a model's first early answers from its traffic alone.
 
-``python -m brisk.runtime.early_exit.learning_process MODEL --accuracy A --threads N
---model-stamp S --smaller-stamp S``
+``python -m brisk.runtime.early_exit.learning_process MODEL AIM --threads N``
 
-With ``--tolerance T`` values within that count as the model's own; with ``--smaller FILE`` the
-model in that file beside it may answer, too; with ``--needs-classes`` nothing is learned unless
-the model itself says that its outputs are classes. The stamps are those of the files that were
-loaded (``stamp_text``): if other ones lie in their places now, nothing is done. Without a record
-of the model (``brisk.exits.files.learning_record``) it checks whether the model can have early
-answers at all. Else it takes the samples that workers have written, learns from the older ones,
-proves the promise on the newest, and writes caches that save time for the workers to serve. It
-lives as long as the worker that started it, at the lowest priority. Files are whole wherever it is
-killed.
+``AIM`` has the fields of an ``Aim`` as JSON, with the stamps of the files that were loaded: if
+other ones lie in their places now, nothing is done. Without a record of the model
+(``brisk.exits.files.learning_record``) it checks whether the model can have early answers at all.
+Else it takes the samples that workers have written, learns from the older ones, proves the promise
+on the newest, and writes caches that save time for the workers to serve. It lives as long as the
+worker that started it, at the lowest priority. Files are whole wherever it is killed.
 """
 
 from __future__ import annotations
@@ -19,6 +15,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import json
 import shutil
 import sys
 import textwrap
@@ -104,21 +101,11 @@ def main() -> int:
     """
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
-    parser.add_argument("--accuracy", type=float, required=True)
-    parser.add_argument("--tolerance", default="")
-    parser.add_argument("--smaller", default="")
+    parser.add_argument("aim", type=json.loads)
     parser.add_argument("--threads", type=int, required=True)
-    parser.add_argument("--model-stamp", required=True)
-    parser.add_argument("--smaller-stamp", required=True)
-    parser.add_argument("--needs-classes", action="store_true")
     given = parser.parse_args()
     start_logging()
-    model = given.model
-    aim = Aim(
-        *(given.accuracy, given.tolerance, given.smaller),
-        *(given.smaller_stamp, given.model_stamp),
-        given.needs_classes,
-    )
+    model, aim = given.model, Aim(*given.aim)
     if not aim.is_present(model):
         LOGGER.info(f"nothing is learned of {model}: its files are others than the loaded ones")
         return OTHER_FILES
