@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import onnx
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx.helper import make_node
 
 from brisk.exits.cascade import answer_form
 from brisk.exits.heads.exit_model import (
@@ -93,7 +93,7 @@ class ApproximateModel:
             for info in graph.input
             if info.type.tensor_type.elem_type == TensorProto.FLOAT
         }
-        nodes = list(_judging(ranks, scoring))
+        nodes = _judging(ranks, scoring)
         constants = {
             "brisk.two": np.array([2], np.int64),
             "brisk.halves": np.array([[1], [-1]], np.float32),
@@ -123,25 +123,11 @@ class ApproximateModel:
         return data
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """An operator to append."""
-
-    operator: str
-    inputs: Sequence[str]
-    output: str
-    attributes: Mapping[str, Any] = field(default_factory=dict)
-
-    def node(self) -> NodeProto:
-        outputs = [self.output, "brisk.places"] if self.operator == "TopK" else [self.output]
-        return helper.make_node(self.operator, list(self.inputs), outputs, **self.attributes)
-
-
 _MARGIN = (
-    _Step("Softmax", [LOGITS], "brisk.shares", {"axis": 1}),
-    _Step("TopK", ["brisk.shares", "brisk.two"], "brisk.greatest", {"axis": 1}),
-    _Step("MatMul", ["brisk.greatest", "brisk.halves"], "brisk.column"),
-    _Step("Reshape", ["brisk.column", "brisk.rows"], "brisk.sure"),
+    make_node("Softmax", [LOGITS], ["brisk.shares"], axis=1),
+    make_node("TopK", ["brisk.shares", "brisk.two"], ["brisk.greatest", "brisk.places"], axis=1),
+    make_node("MatMul", ["brisk.greatest", "brisk.halves"], ["brisk.column"]),
+    make_node("Reshape", ["brisk.column", "brisk.rows"], ["brisk.sure"]),
 )
 
 
@@ -149,44 +135,44 @@ MEAN_AXES_ARE_INPUTS = 18
 """The first operator set in which ReduceMean reads its axes."""
 
 
-def _typical(rank: int, version: int) -> Sequence[_Step]:
-    """Return the steps from values of ``rank`` dimensions to how typical each row is."""
-    axes: dict[str, Any] = {"axes": [*range(1, rank)]} if version < MEAN_AXES_ARE_INPUTS else {}
+def _typical(rank: int, version: int) -> Sequence[NodeProto]:
+    """Return the nodes from values of ``rank`` dimensions to how typical each row is."""
+    axes = {"axes": [*range(1, rank)]} if version < MEAN_AXES_ARE_INPUTS else {}
     squares = ["brisk.squares"] if axes else ["brisk.squares", f"brisk.inner{rank}"]
     return (
-        _Step("Sub", [LOGITS, "brisk.centre"], "brisk.apart"),
-        _Step("Div", ["brisk.apart", "brisk.spread"], "brisk.relative"),
-        _Step("Mul", ["brisk.relative", "brisk.relative"], "brisk.squares"),
-        _Step("ReduceMean", squares, "brisk.distance", {"keepdims": 0, **axes}),
-        _Step("Add", ["brisk.distance", "brisk.one"], "brisk.farness"),
-        _Step("Reciprocal", ["brisk.farness"], "brisk.sure"),
+        make_node("Sub", [LOGITS, "brisk.centre"], ["brisk.apart"]),
+        make_node("Div", ["brisk.apart", "brisk.spread"], ["brisk.relative"]),
+        make_node("Mul", ["brisk.relative", "brisk.relative"], ["brisk.squares"]),
+        make_node("ReduceMean", squares, ["brisk.distance"], keepdims=0, **axes),
+        make_node("Add", ["brisk.distance", "brisk.one"], ["brisk.farness"]),
+        make_node("Reciprocal", ["brisk.farness"], ["brisk.sure"]),
     )
 
 
-def _judging(ranks: Mapping[str, int], scoring: Sequence[_Step]) -> Iterator[NodeProto]:
-    """Yield the nodes from logits to score and nearness.
+def _judging(ranks: Mapping[str, int], scoring: Sequence[NodeProto]) -> list[NodeProto]:
+    """Return the nodes from logits to score and nearness.
 
     A row of inputs with NaN is not near, for quantising makes numbers of anything. ``ranks``: of
     the inputs that may have NaN.
     """
-    every, steps = "brisk.sure", [*scoring]
+    every, nodes = "brisk.sure", [*scoring]
     for name, rank in ranks.items():
         own, total = f"brisk.{name}", name
         if rank > 1:
             total = f"{own}.sum"
             reads = [name, f"brisk.inner{rank}"]
-            steps.append(_Step("ReduceSum", reads, total, {"keepdims": 0}))
-        steps.append(_Step("Sub", [total, total], f"{own}.finite"))
-        steps.append(_Step("Add", [f"{own}.finite", every], f"{own}.every"))
+            nodes.append(make_node("ReduceSum", reads, [total], keepdims=0))
+        nodes.append(make_node("Sub", [total, total], [f"{own}.finite"]))
+        nodes.append(make_node("Add", [f"{own}.finite", every], [f"{own}.every"]))
         every = f"{own}.every"
-    steps += [
-        _Step("IsNaN", [every], "brisk.is_none"),
-        _Step("Not", ["brisk.is_none"], NEAR),
-        _Step("Less", ["brisk.sure", FLOOR_OF_WHOLE], "brisk.is_low"),
-        _Step("Or", ["brisk.is_low", "brisk.is_none"], "brisk.is_out"),
-        _Step("Where", ["brisk.is_out", "brisk.nothing", "brisk.sure"], SCORE),
+    return [
+        *nodes,
+        make_node("IsNaN", [every], ["brisk.is_none"]),
+        make_node("Not", ["brisk.is_none"], [NEAR]),
+        make_node("Less", ["brisk.sure", FLOOR_OF_WHOLE], ["brisk.is_low"]),
+        make_node("Or", ["brisk.is_low", "brisk.is_none"], ["brisk.is_out"]),
+        make_node("Where", ["brisk.is_out", "brisk.nothing", "brisk.sure"], [SCORE]),
     ]
-    yield from (step.node() for step in steps)
 
 
 def shape_of_input(graph: ModelGraph) -> Shape:
@@ -255,9 +241,9 @@ def _as_logits(scores: Scores) -> Iterator[NodeProto]:
     own = _OWN
     if scores.form is not ScoreForm.VALUES and scores.rank > 2:
         own = "brisk.flat"
-        yield helper.make_node("Flatten", [_OWN], [own], axis=1)
+        yield make_node("Flatten", [_OWN], [own], axis=1)
     operator = "Log" if scores.form is ScoreForm.PROBABILITIES else "Identity"
-    yield helper.make_node(operator, [own], [LOGITS])
+    yield make_node(operator, [own], [LOGITS])
 
 
 def _rename(model: ModelProto, names: Mapping[str, str]) -> None:
