@@ -135,8 +135,11 @@ def test_room_for_too_few_samples_is_said_first_where_nothing_is_learned_for_wan
 
 
 @pytest.mark.parametrize(("text", "mib"), [("", 256), ("3.5", 3.5), ("much", 256), ("inf", 256)])
-def test_the_limit_of_samples_is_the_runtimes(text: str, mib: float) -> None:
-    assert samples_limit_bytes({"BRISK_SAMPLES_MIB": text}) == mib * 2**20
+def test_the_limit_of_samples_is_the_runtimes(
+    text: str, mib: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BRISK_SAMPLES_MIB", text)
+    assert samples_limit_bytes() == mib * 2**20
 
 
 def test_a_stricter_promise_wants_more_samples() -> None:

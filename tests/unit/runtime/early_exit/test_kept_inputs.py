@@ -23,7 +23,7 @@ from brisk.exits.files.versions import (
     note_use,
     private_folder,
     reference_file,
-    training_folder,
+    training_folders,
 )
 from brisk.runtime.early_exit import cache_watch
 from brisk.runtime.early_exit.adaptation import Adaptation
@@ -93,7 +93,7 @@ def test_of_a_model_that_has_kept_nothing_nothing_is_made(model: Path) -> None:
 
 def test_the_command_deletes_inputs_and_keeps_what_was_learned(model: Path) -> None:
     caches_file(model).write_bytes(b"by hand")
-    interrupted, running = training_folder("interrupted"), training_folder("running")
+    interrupted, running = (training_folders() / name for name in ("interrupted", "running"))
     for folder in (interrupted, running):
         folder.mkdir(parents=True)
         (folder / "hidden-3.npy").write_bytes(bytes(1 << 20))

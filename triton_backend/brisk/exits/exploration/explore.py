@@ -46,6 +46,7 @@ from brisk.exits.heads.exit_model import ExitModel
 from brisk.exits.heads.predictors import variant, weights_bytes
 from brisk.exits.learning.exporting import export_head
 from brisk.exits.learning.predictor import PredictorSettings
+from brisk.exits.learning.selection import SelectorSettings
 from brisk.exits.model_graph import ExitPoint, exit_points, read_graph, spread
 from brisk.exits.scores import Scores, find_scores
 
@@ -300,7 +301,7 @@ def _worthwhile(
                         position=point.position,
                         variant=name,
                         predictor=predictor,
-                        selector=settings.selector,
+                        selector=SelectorSettings(),
                         seed=seed,
                         reduced_from=shape if is_reduced else None,
                     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
@@ -12,7 +12,6 @@ from brisk.exits.guarantee.calibration import Promise
 from brisk.exits.heads.exit_model import GATED, Judge
 from brisk.exits.heads.predictors import CATALOGUE
 from brisk.exits.learning.predictor import PredictorSettings
-from brisk.exits.learning.selection import SelectorSettings
 
 STRICTER_LEVELS = (0.98, 0.99, 0.995)
 """The stricter promises that are calibrated, too, so that a request can ask for more."""
@@ -66,7 +65,6 @@ class ExplorationSettings:
     """Whether samples are in order of time and the newest ones prove (``divide``)."""
     judges: tuple[Judge, ...] = GATED
     """The judges that may decide about the variants' answers."""
-    selector: SelectorSettings = field(default_factory=SelectorSettings)
     hidden_bytes: int | None = None
     """The most room on disk for hidden values, for which the points of the largest are left out;
     None: no limit."""

@@ -6,7 +6,6 @@ import contextlib
 import json
 import math
 import os
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -221,10 +220,10 @@ def _room(rows: int, size: int, most_bytes: int) -> float:
     return most_bytes / (size / rows) if rows and size else float("inf")
 
 
-def samples_limit_bytes(environment: Mapping[str, str] = os.environ) -> int:
-    """Return the most bytes of a model's samples in a runtime that has this environment."""
+def samples_limit_bytes() -> int:
+    """Return the most bytes of a model's samples in a runtime with this process's environment."""
     with contextlib.suppress(ValueError, OverflowError):  # the runtime refuses such a text
-        return int(float(environment.get("BRISK_SAMPLES_MIB") or DEFAULT_SAMPLES_MIB) * 2**20)
+        return int(float(os.environ.get("BRISK_SAMPLES_MIB") or DEFAULT_SAMPLES_MIB) * 2**20)
     return DEFAULT_SAMPLES_MIB * 2**20
 
 
@@ -236,8 +235,8 @@ BUSY = 4
 shares the cache, learns for the same model."""
 
 
-def record_file(model_file: Path, environment: Mapping[str, str] = os.environ) -> Path:
-    return private_folder(model_file, environment) / "learning.json"
+def record_file(model_file: Path) -> Path:
+    return private_folder(model_file) / "learning.json"
 
 
 LOCK = "learning.lock"
@@ -249,12 +248,10 @@ def lock_file(model_file: Path) -> Path:
     return private_folder(model_file) / LOCK
 
 
-def read_record(
-    model_file: Path, environment: Mapping[str, str] = os.environ
-) -> LearningRecord | None:
+def read_record(model_file: Path) -> LearningRecord | None:
     """Return the record; None if there is none that can be read."""
     try:
-        found = json.loads(record_file(model_file, environment).read_text())
+        found = json.loads(record_file(model_file).read_text())
         return LearningRecord(
             stage=Stage(found["stage"]),
             aim=Aim(
@@ -290,10 +287,10 @@ def write_record(model_file: Path, record: LearningRecord) -> None:
     unfinished.replace(target)
 
 
-def collected(model_file: Path, environment: Mapping[str, str] = os.environ) -> tuple[int, int]:
+def collected(model_file: Path) -> tuple[int, int]:
     """Return the rows of the stored samples, by the files' names, and their bytes."""
     rows = size = 0
-    for file in samples_folder(model_file, environment).glob("*.npz"):
+    for file in samples_folder(model_file).glob("*.npz"):
         number = file.stem.rpartition("-")[2]
         with contextlib.suppress(OSError):
             size += file.stat().st_size

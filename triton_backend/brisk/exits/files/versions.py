@@ -92,13 +92,8 @@ def training_folders() -> Path:
     return cache_directory() / TRAINING
 
 
-def training_folder(name: str) -> Path:
-    """Return the folder of what an interrupted training leaves; it may not exist."""
-    return training_folders() / name
-
-
-def samples_folder(model_file: Path, environment: Mapping[str, str] = os.environ) -> Path:
-    return private_folder(model_file, environment) / SAMPLES
+def samples_folder(model_file: Path) -> Path:
+    return private_folder(model_file) / SAMPLES
 
 
 def adapted_file(model_file: Path, environment: Mapping[str, str] = os.environ) -> Path:

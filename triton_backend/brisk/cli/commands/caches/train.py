@@ -303,12 +303,12 @@ def _work_folder(
     """
     import hashlib
 
-    from brisk.exits.files.versions import training_folder
+    from brisk.exits.files.versions import training_folders
 
     digest = hashlib.sha256(f"{model} {seed} {scores} ".encode())
     for part in (*samples.groups, *([] if more is None else [more])):
         for name, array in sorted(part.inputs.items()):
             digest.update(name.encode() + array.tobytes())
-    folder = training_folder(digest.hexdigest()[:32])
+    folder = training_folders() / digest.hexdigest()[:32]
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder
