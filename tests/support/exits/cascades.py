@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import math
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,7 +35,7 @@ def network(layers: int = 6, channels: int = 8, tail: str = "labels") -> onnx.Mo
 
     ``tail``: ``labels`` adds the class as a second output, ``softmax`` answers probabilities,
     ``written`` the same in elementary operators, and takes the batch's size from the input to the
-    end, as some exporters do.
+    end, as some exporters do. ``mixing`` subtracts the batch's mean from each row's scores.
     """
     random = np.random.default_rng(0)
     graph = GraphWriter("small", opset=18)
@@ -55,6 +55,9 @@ def network(layers: int = 6, channels: int = 8, tail: str = "labels") -> onnx.Mo
     value = graph.add("GlobalAveragePool", value)
     value = graph.add("Reshape", value, size) if size else graph.add("Flatten", value)
     value = graph.add("Gemm", value, graph.weight(random.normal(0, 3, (channels, CLASSES))))
+    if tail == "mixing":
+        mean = graph.add("ReduceMean", value, graph.integers(0), keepdims=1)
+        value = graph.add("Sub", value, mean)
     if tail == "written":
         value = graph.add("Exp", value)
         value = graph.add("Div", value, graph.add("ReduceSum", value, one, keepdims=1))
@@ -178,6 +181,15 @@ def finish(frame: ExitingFrame) -> dict[str, np.ndarray]:
     while not frame.step():
         pass
     return frame.results()
+
+
+def answered(base: BaseModel, cascade: Cascade, inputs: Mapping[str, np.ndarray]) -> ExitingFrame:
+    """Return the frame of ``inputs`` that is finished, at the first level of ``cascade``."""
+    places = find_places(base.plan, base.graph, cascade)
+    assert places is not None
+    frame = ExitingFrame(base.program, cascade, places, cascade.levels[0], None, inputs)
+    finish(frame)
+    return frame
 
 
 def hidden_at(cut: BaseModel, value: str, inputs: np.ndarray) -> np.ndarray:

@@ -36,7 +36,7 @@ from brisk.runtime.early_exit.audit_process import Models
 from brisk.runtime.early_exit.learning_process import learn, look_at
 from brisk.settings import Tolerance, tolerance
 from support.exits.benchmarks import win_benchmarks
-from support.exits.cascades import images, network
+from support.exits.cascades import answered, images, network
 from support.exits.texts import WIDTH, text_classifier, text_encoder, texts
 
 COSINE = tolerance("cosine 0.98")
@@ -57,19 +57,6 @@ def rows_of(*parts: dict[str, np.ndarray]) -> SampleGroups:
     return SampleGroups.of([Samples(part) for part in parts])
 
 
-def served(file: Path, cascade: Cascade, rows: np.ndarray | dict[str, np.ndarray]) -> ExitingFrame:
-    """The rows' answers."""
-    base = load_graph(read_graph(file))
-    places = find_places(base.plan, base.graph, cascade)
-    assert places is not None
-    level = cascade.levels[0]
-    inputs = rows if isinstance(rows, dict) else {"image": rows}
-    frame = ExitingFrame(base.program, cascade, places, level, None, inputs)
-    while not frame.step():
-        pass
-    return frame
-
-
 class Apart(NamedTuple):
     """The answers of rows that are run one by one, as where ranges are found in each run."""
 
@@ -82,15 +69,11 @@ class Apart(NamedTuple):
 
 def served_apart(file: Path, cascade: Cascade, rows: dict[str, np.ndarray]) -> Apart:
     base = load_graph(read_graph(file))
-    places = find_places(base.plan, base.graph, cascade)
-    assert places is not None
     apart = Apart([], {}, [])
     answers = []
     for row in range(len(next(iter(rows.values())))):
         one = {name: np.ascontiguousarray(array[row : row + 1]) for name, array in rows.items()}
-        frame = ExitingFrame(base.program, cascade, places, cascade.levels[0], None, one)
-        while not frame.step():
-            pass
+        frame = answered(base, cascade, one)
         answers.append(frame.results())
         for answer in frame.answers:
             if answer.logits is not None:
@@ -115,8 +98,9 @@ def test_int8_answers_what_it_is_close_at_and_the_model_the_rest(file: Path) -> 
     assert count.answered > 0.5 * answer.cascade.levels[0].count.inputs
     rows = images(400, seed=4)
     rows[7, 0, 0, 0] = math.nan
-    frame = served(file, answer.cascade, rows)
-    exact = load_graph(read_graph(file)).run({"image": rows})["scores"]
+    base = load_graph(read_graph(file))
+    frame = answered(base, answer.cascade, {"image": rows})
+    exact = base.run({"image": rows})["scores"]
     answers = frame.results()["scores"]
     early = early_rows(frame)
     assert 7 not in early, "what is no number is the model's"
@@ -174,14 +158,7 @@ def test_a_model_replaced_meanwhile_gets_nothing_that_was_found_for_its_predeces
 
 
 def test_a_model_that_mixes_rows_is_refused(file: Path) -> None:
-    model = network(tail="plain")
-    gemm = next(node for node in model.graph.node if node.op_type == "Gemm")
-    mean = onnx.helper.make_node("ReduceMean", [gemm.output[0], "axis"], ["mean"], keepdims=1)
-    shifted = onnx.helper.make_node("Sub", [gemm.output[0], "mean"], ["shifted"])
-    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([0]), "axis"))
-    model.graph.node.extend([mean, shifted])
-    model.graph.output[0].name = "shifted"
-    onnx.save(model, file)
+    onnx.save(network(tail="mixing"), file)
     with pytest.raises(InvalidModelError, match="mixes the rows of a batch"):
         explore_whole(
             file, rows_of({"image": images(600)}), COSINE, ExplorationSettings(accuracy=0.9)

@@ -21,12 +21,12 @@ from brisk.exits.files.versions import learned_file, make_private_folder
 from brisk.exits.learning.quantising import quantised
 from brisk.exits.model_graph import read_graph, readable
 from brisk.exits.scores import ScoreForm, find_scores
-from brisk.exits.serving.frame import ExitingFrame, find_places
 from brisk.runtime.early_exit import learning_process
 from brisk.runtime.early_exit.audit_process import Models
 from brisk.runtime.early_exit.learning_process import learn, look_at
 from support.exits.adapted import Adapted
 from support.exits.benchmarks import win_benchmarks
+from support.exits.cascades import answered
 
 
 def as_old(model: onnx.ModelProto, rows: int = 1) -> onnx.ModelProto:
@@ -103,16 +103,10 @@ def test_its_traffic_teaches_early_answers_of_its_form(
     assert "int8-margin" in {each.name.partition("@")[0] for each in outcome.ways}
     cascade = read_cascade(learned_file(file), digest_of(file))
     base = load_graph(read_graph(file), 1, cascade.taps)
-    places = find_places(base.plan, base.graph, cascade)
-    assert places is not None
     early = agreeing = 0
     for row in range(1500, 1700):
         inputs = {"image": adapted.images[row : row + 1]}
-        frame = ExitingFrame(
-            base.program, cascade, places, cascade.levels[0], None, inputs, ["old"]
-        )
-        while not frame.step():
-            pass
+        frame = answered(base, cascade, inputs)
         answer, own = frame.results()["old"], base.run(inputs)["old"]
         assert answer.shape == own.shape == (1, 10, 1, 1)
         early += frame.has_early_answers

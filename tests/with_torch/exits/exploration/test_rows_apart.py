@@ -17,11 +17,10 @@ from brisk.exits.heads.exit_model import AnswerForm, ExitModel
 from brisk.exits.learning.quantising import quantised
 from brisk.exits.model_graph import read_graph
 from brisk.exits.scores import find_values
-from brisk.exits.serving.frame import ExitingFrame, find_places
 from brisk.settings import Tolerance, tolerance
 from brisk_bench.samples.writer import GraphWriter
 from support.exits.benchmarks import win_benchmarks
-from support.exits.cascades import images, network
+from support.exits.cascades import answered, images, network
 
 WIDTH, HIDDEN, VALUES = 12, 32, 6
 COSINE = tolerance("cosine 0.98")
@@ -60,16 +59,6 @@ def learned(file: Path, rows: Inputs, kept_to: Tolerance) -> Cascade:
     return read_cascade(path, None)
 
 
-def run(file: Path, cascade: Cascade, inputs: Inputs) -> ExitingFrame:
-    base = load_graph(read_graph(file))
-    places = find_places(base.plan, base.graph, cascade)
-    assert places is not None
-    frame = ExitingFrame(base.program, cascade, places, cascade.levels[0], None, inputs)
-    while not frame.step():
-        pass
-    return frame
-
-
 def operators(cascade: Cascade) -> set[str]:
     graph = onnx.load_model_from_string(cascade.exits[0].model).graph
     return {node.op_type for node in graph.node}
@@ -92,12 +81,13 @@ def test_rows_of_thousands_change_no_other_row_s_answer(file: Path, way: str) ->
     assert ("DynamicQuantizeLinear" in operators(cascade)) is is_dynamic
     strange = {name: np.full_like(array[:1], 1000) for name, array in ordinary.items()}
     spoilt = {name: np.concatenate([ordinary[name], strange[name]]) for name in ordinary}
-    together = run(file, cascade, spoilt)
+    base = load_graph(read_graph(file))
+    together = answered(base, cascade, spoilt)
     early = 0
     (output,) = together.results()
     for row in range(16):
         one = {name: np.ascontiguousarray(array[row : row + 1]) for name, array in spoilt.items()}
-        alone = run(file, cascade, one)
+        alone = answered(base, cascade, one)
         if not is_dynamic:
             assert together.answerers([row]) == alone.answerers([0])
             expected = alone.results()[output]
@@ -106,19 +96,12 @@ def test_rows_of_thousands_change_no_other_row_s_answer(file: Path, way: str) ->
     assert early > 8
     if is_dynamic:
         assert not together.has_early_answers, "the exact model computes several rows at once"
-        own = load_graph(read_graph(file)).run(spoilt)
+        own = base.run(spoilt)
         np.testing.assert_allclose(together.results()[output], own[output], 1e-5, 1e-5)
 
 
 def test_a_model_in_int8_that_mixes_rows_is_not_proved(file: Path) -> None:
-    model = network(tail="plain")
-    (answers,) = (node for node in model.graph.node if node.op_type == "Gemm")
-    mean = onnx.helper.make_node("ReduceMean", [answers.output[0], "axis"], ["mean"], keepdims=1)
-    shifted = onnx.helper.make_node("Sub", [answers.output[0], "mean"], ["shifted"])
-    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([0]), "axis"))
-    model.graph.node.extend([mean, shifted])
-    model.graph.output[0].name = "shifted"
-    onnx.save(model, file)
+    onnx.save(network(tail="mixing"), file)
     graph = read_graph(file)
     with pytest.raises(ValueError, match="mixes the rows of a batch"):
         quantised(graph, find_values(graph, COSINE), {"image": images(64)})

@@ -23,12 +23,11 @@ from brisk.exits.guarantee.calibration import Promise, shared
 from brisk.exits.learning.smaller import check_smaller
 from brisk.exits.model_graph import read_graph
 from brisk.exits.scores import find_scores, find_values
-from brisk.exits.serving.frame import ExitingFrame, find_places
 from brisk.runtime.early_exit import learning_process
 from brisk.runtime.early_exit.learning_process import learn, look_at
 from brisk.settings import tolerance
 from support.exits.benchmarks import win_benchmarks
-from support.exits.cascades import images, network
+from support.exits.cascades import answered, images, network
 from support.exits.texts import text_classifier, texts
 
 COSINE = tolerance("cosine 0.98")
@@ -77,13 +76,9 @@ def rows_of(rows: dict[str, np.ndarray]) -> SampleGroups:
 def assert_answers(file: Path, cascade: Cascade) -> None:
     """Rows are answered early by a smaller model whose answers mostly agree; others exactly."""
     base = load_graph(read_graph(file))
-    places = find_places(base.plan, base.graph, cascade)
-    assert places is not None
     rows = images(400, seed=4)
     rows[7, 0, 0, 0] = math.nan
-    frame = ExitingFrame(base.program, cascade, places, cascade.levels[0], None, {"image": rows})
-    while not frame.step():
-        pass
+    frame = answered(base, cascade, {"image": rows})
     early = [row for each in frame.answers if each.exit_index is not None for row in each.rows]
     assert len(early) > 200
     assert 7 not in early, "what is no number is the model's"
@@ -222,14 +217,7 @@ def test_values_of_another_form_are_refused(file: Path) -> None:
 
 
 def test_a_smaller_model_that_mixes_rows_is_refused(file: Path) -> None:
-    model = similar("plain")
-    gemm = next(node for node in model.graph.node if node.op_type == "Gemm")
-    mean = onnx.helper.make_node("ReduceMean", [gemm.output[0], "axis"], ["mean"], keepdims=1)
-    shifted = onnx.helper.make_node("Sub", [gemm.output[0], "mean"], ["shifted"])
-    model.graph.initializer.append(numpy_helper.from_array(np.array([0]), "axis"))
-    model.graph.node.extend([mean, shifted])
-    model.graph.output[0].name = "shifted"
-    onnx.save(model, file.with_name(NAME))
+    onnx.save(similar("mixing"), file.with_name(NAME))
     with pytest.raises(InvalidModelError, match=r"smaller model .* mixes the rows of a batch"):
         explore_whole(file, rows_of({"image": images(600)}), None, settings(file))
 
