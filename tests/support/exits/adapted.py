@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from brisk.exits.adaptation.reference import ReferenceData, write_reference
 from brisk.exits.base_model import BaseModel, load_graph, taps_of
 from brisk.exits.cascade import Cascade, Exit, Expected, Level
 from brisk.exits.cascade_file import digest_of, write_cascade
-from brisk.exits.data.collecting import collect
+from brisk.exits.data.collecting import Collected, collect
 from brisk.exits.data.outliers import make_outliers
 from brisk.exits.data.samples import Samples, divide
 from brisk.exits.exploration.stored import tensor_of
@@ -21,12 +22,12 @@ from brisk.exits.exploration.trial import Trial, evaluate, run_trial
 from brisk.exits.files.container import read_container
 from brisk.exits.guarantee.calibration import CascadeCount, Promise, in_order
 from brisk.exits.guarantee.proposals import calibrate
-from brisk.exits.heads.exit_head import empty_head, load_weights
+from brisk.exits.heads.exit_head import ExitHead, empty_head, load_weights
 from brisk.exits.heads.exit_model import AnswerForm
 from brisk.exits.learning.exporting import export_head
 from brisk.exits.learning.predictor import PredictorSettings
 from brisk.exits.learning.selection import SelectorSettings
-from brisk.exits.model_graph import exit_points, read_graph
+from brisk.exits.model_graph import ExitPoint, exit_points, read_graph
 from brisk.exits.scores import find_scores
 from brisk_bench.samples.digits import DigitsRecipe, digits_split, train_digits
 
@@ -51,6 +52,37 @@ class Adapted:
         return np.clip(chosen * shade + 1.5, 0, 16).astype(np.float32)
 
 
+def train_caches(
+    base: BaseModel,
+    caches: Mapping[ExitPoint, str],
+    samples: Samples,
+    fit: np.ndarray,
+    select: np.ndarray,
+    folder: Path,
+) -> tuple[Collected, list[tuple[Trial, ExitHead]]]:
+    """Train a variant at each point with the rows ``fit`` and ``select`` of images. Return what
+    the model, which stops at the points, makes of all of them; and the trained heads."""
+    outliers = make_outliers(samples.take(select), 0)
+    rows = [samples, outliers.samples]
+    collected = collect(base, list(caches), find_scores(base.graph), rows, folder)
+    np.savez(
+        folder / "rows.npz",
+        fit=fit,
+        select=select,
+        outliers=np.arange(len(samples), len(samples) + len(outliers)),
+        kinds=outliers.kinds,
+        meant=outliers.uses,
+    )
+    trained = []
+    for (point, name), hidden in zip(caches.items(), collected.hidden, strict=True):
+        settings = PredictorSettings(epochs=25), SelectorSettings()
+        run_trial(trial := Trial(folder, point.position, name, *settings, seed=0))
+        network = empty_head(name, tuple(hidden.shape[1:]), 10)
+        load_weights(network, read_container(trial.file).tensors)
+        trained.append((trial, network))
+    return collected, trained
+
+
 def make_adapted(folder: Path) -> Adapted:
     torch.set_num_threads(1)  # as where caches learn
     model = train_digits("digits", DigitsRecipe((16,) * 5, pooled=2, epochs=6, seed=0))
@@ -66,33 +98,15 @@ def make_adapted(folder: Path) -> Adapted:
     labels = np.concatenate([split.train_labels, split.test_labels])
     samples = Samples({"image": images})
     division = divide(samples, 0)
-    outliers = make_outliers(samples.take(division.select), 0)
-    everything = Samples({"image": np.concatenate([images, outliers.samples.inputs["image"]])})
-    collected = collect(base, points, scores, [everything], folder)
-    np.savez(
-        folder / "rows.npz",
-        fit=division.fit,
-        select=division.select,
-        outliers=np.arange(len(images), len(everything)),
-        kinds=outliers.kinds,
-        meant=outliers.uses,
-    )
+    caches = dict.fromkeys(points, "Pool(4096)")
+    collected, trained = train_caches(base, caches, samples, division.fit, division.select, folder)
     exits, tune, held_out = [], [], []
-    for point, hidden, saved_s in zip(points, collected.hidden, (2e-3, 5e-4), strict=True):
-        trial = Trial(
-            folder=folder,
-            position=point.position,
-            variant="Pool(4096)",
-            predictor=PredictorSettings(epochs=25),
-            selector=SelectorSettings(),
-            seed=0,
-        )
-        run_trial(trial)
+    for (trial, network), point, hidden, saved_s in zip(
+        trained, points, collected.hidden, (2e-3, 5e-4), strict=True
+    ):
         shape = tuple(hidden.shape[1:])
-        network = empty_head("Pool(4096)", shape, 10)
-        load_weights(network, read_container(trial.file).tensors)
-        model = export_head(network, shape, "Pool(4096)")
-        exits.append(Exit(point, "Pool(4096)", shape, AnswerForm(10), model, 1e-4, 1000, saved_s))
+        model = export_head(network, shape, trial.variant)
+        exits.append(Exit(point, trial.variant, shape, AnswerForm(10), model, 1e-4, 1000, saved_s))
         for rows, parts in ((division.tune, tune), (division.calibrate, held_out)):
             answers = collected.teacher[rows].argmax(1)
             parts.append(evaluate(network, tensor_of(hidden, rows), answers))

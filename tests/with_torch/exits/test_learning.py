@@ -9,12 +9,11 @@ import pytest
 import torch
 
 from brisk.exits.base_model import BaseModel, load_graph, run_base, taps_of
-from brisk.exits.data.collecting import bind_rows, collect
+from brisk.exits.data.collecting import bind_rows
 from brisk.exits.data.outliers import MAKERS, ROWS_OF_A_KIND, make_outliers
 from brisk.exits.data.samples import Samples, divide
 from brisk.exits.exploration.stored import tensor_of
 from brisk.exits.exploration.trial import Trial, evaluate, run_trial
-from brisk.exits.files.container import read_container
 from brisk.exits.guarantee.calibration import (
     CascadeCount,
     Promise,
@@ -24,13 +23,13 @@ from brisk.exits.guarantee.calibration import (
     upper_bound,
 )
 from brisk.exits.guarantee.proposals import calibrate, threshold_for
-from brisk.exits.heads.exit_head import ExitHead, empty_head, load_weights
+from brisk.exits.heads.exit_head import ExitHead
 from brisk.exits.heads.predictors import CATALOGUE, settled, variant
 from brisk.exits.learning.predictor import PredictorSettings, distillation_loss
-from brisk.exits.learning.selection import SelectorSettings
 from brisk.exits.model_graph import ExitPoint, exit_points
 from brisk.exits.scores import Scores, find_scores
 from brisk_bench.samples.digits import DigitsRecipe, digits_split, train_digits
+from support.exits.adapted import train_caches
 from support.exits.cascades import graph_of
 from support.exits.losses import asymmetric_loss
 
@@ -64,45 +63,16 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     images = np.concatenate([split.train_images, split.test_images])
     order = np.random.default_rng(0).permutation(len(images))
     samples = Samples({"image": images[order]})
-    outliers = make_outliers(samples.take(slice(FIT, FIT + SELECT)), 0)
-    everything = Samples(
-        {"image": np.concatenate([images[order], outliers.samples.inputs["image"]])}
-    )
-    collected = collect(base, points, scores, [everything], folder)
-    numbers = np.arange(len(everything))
-    np.savez(
-        folder / "rows.npz",
-        fit=numbers[:FIT],
-        select=numbers[FIT : FIT + SELECT],
-        outliers=numbers[len(samples) :],
-        kinds=outliers.kinds,
-        meant=outliers.uses,
-    )
-    unseen = numbers[FIT + SELECT : len(samples)]
-    trials, networks, looked = [], [], []
-    for point, name, hidden in zip(
-        points, ("Conv2(3,2)", "Pool(4096)"), collected.hidden, strict=True
-    ):
-        trial = Trial(
-            folder, point.position, name, PredictorSettings(epochs=25), SelectorSettings(), 0
-        )
-        run_trial(trial)
-        network = empty_head(name, tuple(hidden.shape[1:]), 10)
-        load_weights(network, read_container(trial.file).tensors)
-        answers = collected.teacher[unseen].argmax(1)
-        trials.append(trial)
-        networks.append(network)
-        looked.append(evaluate(network, tensor_of(hidden, unseen), answers))
-    return Trained(
-        base,
-        points,
-        scores,
-        samples,
-        tuple(trials),
-        tuple(networks),
-        unseen,
-        in_order(looked),
-    )
+    fit, select, unseen = np.split(np.arange(len(samples)), [FIT, FIT + SELECT])
+    caches = dict(zip(points, ("Conv2(3,2)", "Pool(4096)"), strict=True))
+    collected, made = train_caches(base, caches, samples, fit, select, folder)
+    trials, networks = zip(*made, strict=True)
+    answers = collected.teacher[unseen].argmax(1)
+    looked = [
+        evaluate(network, tensor_of(hidden, unseen), answers)
+        for network, hidden in zip(networks, collected.hidden, strict=True)
+    ]
+    return Trained(base, points, scores, samples, trials, networks, unseen, in_order(looked))
 
 
 def answered(count: CascadeCount) -> float:
