@@ -114,7 +114,7 @@ def test_answered_rows_leave_at_once_and_the_rest_goes_on_without_them() -> None
     assert exit_thread.taken[0].rows == tuple(row for row in range(21) if row not in early)
 
 
-def test_rows_that_do_not_leave_are_answered_bit_by_bit_as_without_caches() -> None:
+def test_where_exits_are_switched_off_rows_are_answered_bit_by_bit_as_without_caches() -> None:
     model, inputs = served(), images(21)
     results = finish(start(model, inputs, None, switched_off=frozenset({0, 1})))
     expected = model.cut.run({"image": inputs})
@@ -177,13 +177,6 @@ def test_the_exit_thread_answers_as_the_models_own_thread_does() -> None:
     close(frame.results()["scores"], expected)
     exit_of = {row: answer.exit_index for answer in frame.answers for row in answer.rows}
     assert [exit_of[row] for row in range(21)] == exits
-
-
-def test_a_switched_off_exit_answers_nothing() -> None:
-    model, inputs = served(), images(21)
-    frame = start(model, inputs, None, switched_off=frozenset({0, 1}))
-    finish(frame)
-    assert [answer.exit_index for answer in frame.answers] == [None]
 
 
 def test_a_stricter_level_is_used_where_it_is_asked_for() -> None:

@@ -252,47 +252,30 @@ def test_without_what_int8_reads_it_is_said_before_anything_is_kept(tmp_path: Pa
 def test_a_classifier_of_texts_of_any_length_is_answered_by_int8_where_it_is_sure(
     file: Path,
 ) -> None:
+    """Learned from a file of each second's texts, of eleven lengths; the promise holds at lengths
+    that were in no sample, too."""
     onnx.save(text_classifier(), file)
     record = look_at(file, Aim(0.9))
     assert record.stage is Stage.COLLECTING
-    for seed in range(12):
-        write_samples(file, [texts(100, seed=seed)])
-    outcome = learn(file, record, 1)
-    assert outcome.stage is Stage.SERVED, outcome.reason
-    cascade = read_cascade(learned_file(file), digest_of(file))
-    assert [exit_.name for exit_ in cascade.exits] == ["int8-margin@0"]
-    assert cascade.exits[0].shape == ()
-    whole = load_graph(read_graph(file))
-    for length in (12, 7):
-        rows = texts(200, seed=99, length=length)
-        rows["mask"][5, 0] = math.nan
-        early, outputs, _ = served_apart(file, cascade, rows)
-        assert 5 not in early, "what is no number is the model's"
-        assert len(early) > 100
-        own, answers = whole.run(rows)["logits"], outputs["logits"]
-        assert (own[early].argmax(1) == answers[early].argmax(1)).mean() >= 0.9
-        others = sorted(set(range(200)) - set(early) - {5})
-        np.testing.assert_allclose(answers[others], own[others], rtol=1e-3, atol=1e-3)
-
-
-def test_samples_of_every_length_teach(file: Path) -> None:
-    """A file of each second's texts, of eleven lengths; the promise holds at lengths that were in
-    no sample, too."""
-    onnx.save(text_classifier(), file)
-    record = look_at(file, Aim(0.9))
     for seed in range(60):
         lengths = [4 + (seed + step) % 11 for step in range(4)]
         write_samples(file, [texts(5, seed=4 * seed + n, length=n) for n in lengths])
     outcome = learn(file, record, 1)
     assert (outcome.stage, outcome.samples) == (Stage.SERVED, 1200), outcome.reason
     cascade = read_cascade(learned_file(file), digest_of(file))
+    assert [exit_.name for exit_ in cascade.exits] == ["int8-margin@0"]
+    assert cascade.exits[0].shape == ()
     whole = load_graph(read_graph(file))
     for length in (3, 9, 20):
         rows = texts(300, seed=999, length=length)
+        rows["mask"][5, 0] = math.nan
         early, outputs, _ = served_apart(file, cascade, rows)
+        assert 5 not in early, "what is no number is the model's"
         assert len(early) > 100
         own, answers = whole.run(rows)["logits"], outputs["logits"]
         assert (own[early].argmax(1) == answers[early].argmax(1)).mean() >= 0.9
+        others = sorted(set(range(300)) - set(early) - {5})
+        np.testing.assert_allclose(answers[others], own[others], rtol=1e-3, atol=1e-3)
 
 
 def test_rows_of_several_shapes_keep_their_numbers() -> None:

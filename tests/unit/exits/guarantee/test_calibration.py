@@ -83,10 +83,8 @@ def test_an_uncalibrated_choice_breaks_the_promise_far_more_often() -> None:
     truth = drawn(random, DIFFICULTIES // 10)
     broken = 0
     for _ in range(40):
-        thresholds = propose(drawn(random, 800), 0.95)[-1]
         real = count_cascade(truth, propose(drawn(random, 800), 0.95)[7])
         broken += any(e.right < 0.95 * e.answered for e in real.exits if e.answered)
-        assert len(thresholds) == 3
     assert broken > 12
 
 
