@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import math
 import stat
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,14 +16,14 @@ from brisk.exits.adaptation import adapter as adapter_module
 from brisk.exits.adaptation import validation
 from brisk.exits.adaptation.adapter import AdaptationOutcome, Adapter
 from brisk.exits.adaptation.features import Material, gather, look_at
-from brisk.exits.adaptation.reference import read_reference
+from brisk.exits.adaptation.reference import read_reference, write_reference
 from brisk.exits.adaptation.replay_buffer import SampleWindow, Use, recent_choice
 from brisk.exits.adaptation.retraining import AdaptationSettings
 from brisk.exits.adaptation.validation import standing_of
 from brisk.exits.base_model import BaseModel
 from brisk.exits.cascade import Cascade
 from brisk.exits.data.outliers import make_outliers
-from brisk.exits.data.samples import Samples
+from brisk.exits.data.samples import Samples, divide
 from brisk.exits.files.container import DamagedFileError
 from brisk.exits.files.versions import reference_file
 from brisk.exits.guarantee.calibration import Scored, count_cascade
@@ -374,6 +375,17 @@ def test_an_adapter_opens_with_what_training_left_beside_the_model(adapted: Adap
     assert adapter is not None
     assert adapter.cascade.levels == adapted.cascade.levels
     assert Adapter.open(adapted.model_file.with_name("other.onnx"), AdaptationSettings()) is None
+
+
+@pytest.mark.parametrize("kind", ["uint16", "float16", "bool"])
+def test_the_reference_keeps_inputs_of_any_type_of_numbers(tmp_path: Path, kind: str) -> None:
+    rows = np.random.default_rng(0).integers(0, 2, (300, 64)).astype(kind)
+    samples, path = Samples({"x": rows}), tmp_path / "model.reference"
+    division = divide(samples, 0)
+    write_reference(path, "digest", samples, division)
+    kept = read_reference(path, "digest").held_out.inputs["x"]
+    assert kept.dtype == kind
+    np.testing.assert_array_equal(kept, rows[division.calibrate])
 
 
 def test_the_reference_is_private_and_belongs_to_one_model(adapted: Adapted) -> None:

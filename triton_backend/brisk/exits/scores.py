@@ -13,6 +13,7 @@ import numpy as np
 from onnx import GraphProto, ModelProto
 
 from brisk.errors import InternalError, InvalidModelError
+from brisk.exits.files.container import NUMBERS
 from brisk.exits.model_graph import ModelGraph, sizes_text
 from brisk.graph.program import ValueType, Variable
 from brisk.segments.model.extraction import Segment
@@ -168,7 +169,7 @@ def find_values(graph: ModelGraph, tolerance: Tolerance) -> Scores:
     made_by = {name: place for place, node in enumerate(graph.graph.node) for name in node.output}
     outputs = graph.outputs
     is_fit = all(
-        each.name in made_by and each.type.dtype in _NUMBERS and graph.may_have_rows(each.name)
+        each.name in made_by and each.type.dtype in NUMBERS and graph.may_have_rows(each.name)
         for each in outputs
     )
     described = ", ".join(
@@ -204,14 +205,6 @@ def _check_batch(graph: ModelGraph) -> None:
             f"model '{graph.name}' takes batches of {graph.batch} rows and no others: early "
             "answers need rows that can leave a batch"
         )
-
-
-_NUMBERS = frozenset(
-    {
-        *("float16", "float32", "float64", "bool"),
-        *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
-    }
-)
 
 
 def _may_be_typical(kind: ValueType) -> bool:

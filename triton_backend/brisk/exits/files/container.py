@@ -28,7 +28,13 @@ VERSION = 4
 ALIGNMENT = 64
 _PREFIX = struct.Struct("<8sIQ")
 _DIGEST_BYTES = 32
-_DTYPES = frozenset({"float32", "float64", "int64", "int32", "uint8", "int8", "bool"})
+NUMBERS = frozenset(
+    {
+        *("float16", "float32", "float64", "bool"),
+        *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
+    }
+)
+"""The types of numbers that models may read and give, by their names in numpy."""
 LARGEST_HEADER_BYTES = 16 << 20
 LARGEST_FILE_BYTES = 4 << 30
 
@@ -158,7 +164,7 @@ def read_header(path: Path) -> Mapping[str, Any]:
 
 def _tensor(blobs: memoryview, entry: Mapping[str, Any]) -> np.ndarray:
     dtype, shape, offset = entry["dtype"], entry["shape"], entry["offset"]
-    if dtype not in _DTYPES or not all(isinstance(size, int) and size >= 0 for size in shape):
+    if dtype not in NUMBERS or not all(isinstance(size, int) and size >= 0 for size in shape):
         raise DamagedFileError(f"a tensor of {dtype} {shape} is not expected")
     end = offset + math.prod(shape) * np.dtype(dtype).itemsize
     if not 0 <= offset <= end <= len(blobs):
