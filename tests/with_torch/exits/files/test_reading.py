@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -78,6 +80,27 @@ def test_images_are_scaled_and_labelled_by_their_folders(
     assert samples.inputs["image"][1].min() == pytest.approx(2.0)
     assert samples.labels is not None
     assert samples.labels.tolist() == [0, 1]
+
+
+def chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+@pytest.mark.parametrize("what", ["too many pixels", "too long a text", "no picture"])
+def test_an_image_that_cannot_be_decoded_is_named(
+    tmp_path: Path, graph: ModelGraph, what: str
+) -> None:
+    side = 20_000 if what == "too many pixels" else 20
+    parts = {
+        b"IHDR": struct.pack(">IIBBBBB", side, side, 8, 0, 0, 0, 0),
+        b"zTXt": b"a\0\0" + zlib.compress(bytes(5 << 20 if what == "too long a text" else 1)),
+        b"IDAT": b"" if what == "no picture" else zlib.compress(bytes(21 * 20)),
+        b"IEND": b"",
+    }
+    content = b"\x89PNG\r\n\x1a\n" + b"".join(chunk(*part) for part in parts.items())
+    (tmp_path / "one.png").write_bytes(content)
+    with pytest.raises(InvalidRequestError, match=r"one\.png' is no readable image: "):
+        read_samples(tmp_path, graph)
 
 
 @pytest.mark.parametrize("name", ["mean", "deviation"])

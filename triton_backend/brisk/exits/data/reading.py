@@ -128,7 +128,7 @@ def _wrongly_labelled(path: Path, labels: int, rows: int) -> InvalidRequestError
 
 
 def _read_images(root: Path, files: Sequence[Path], graph: ModelGraph, form: ImageForm) -> Samples:
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image
 
     variable = graph.needed[0]
     shape = variable.type.shape
@@ -148,7 +148,7 @@ def _read_images(root: Path, files: Sequence[Path], graph: ModelGraph, form: Ima
                 if len(sides) == 2 and pixels.size != (sides[1], sides[0]):
                     pixels = pixels.resize((sides[1], sides[0]), Image.Resampling.BILINEAR)
                 rows.append(np.asarray(pixels, np.float32).reshape(*pixels.size[::-1], -1))
-        except (OSError, UnidentifiedImageError) as error:
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
             raise InvalidRequestError(f"'{file}' is no readable image: {error}") from error
     try:
         stacked = np.stack(rows).transpose(0, 3, 1, 2)
