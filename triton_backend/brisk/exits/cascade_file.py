@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -33,6 +34,9 @@ _MALFORMED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticErro
 
 
 MOST_THREADS = 1024
+
+_VARIANT = re.compile(r"[A-Za-z0-9(),]{1,40}")
+"""The name of a variant. It becomes a part of the names of files, metrics and answers."""
 
 
 def digest_of(model_file: Path) -> str:
@@ -233,12 +237,14 @@ def _read_exit(
     index: int, entry: Mapping[str, Any], form: AnswerForm, tensors: Mapping[str, np.ndarray]
 ) -> Exit:
     shape = tuple(int(size) for size in entry["shape"])
-    value, noticed_at = entry["value"], entry["noticed_at"]
+    value, noticed_at, variant = entry["value"], entry["noticed_at"], entry["variant"]
     if not isinstance(value, str) or not isinstance(noticed_at, str | None):
         raise DamagedFileError("an exit stands at no value of a model")
+    if not isinstance(variant, str) or not _VARIANT.fullmatch(variant):
+        raise DamagedFileError(f"its variant is {variant!r:.60}; expected a name as Pool(4096)")
     return Exit(
         point=ExitPoint(int(entry["position"]), value, _finite("share", entry["share"])),
-        variant=str(entry["variant"]),
+        variant=variant,
         shape=shape,
         form=form,
         model=tensors[f"{index}.onnx"].tobytes(),

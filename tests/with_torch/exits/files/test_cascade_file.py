@@ -168,12 +168,15 @@ def test_a_header_of_something_else_is_refused(tmp_path: Path, header: dict[str,
         ("expected", "base_s", "much", "base_s is 'much'; expected a finite number"),
         ("expected", "base_s", 10**400, "not that of caches: OverflowError"),
         ("exit", "saved_s", math.inf, "saved_s is inf"),
+        ("exit", "variant", "../other", "variant is '../other'; expected a name"),
+        ("exit", "variant", "a" * 1000, "variant is 'aaa"),
     ],
 )
-def test_numbers_that_nothing_can_be_computed_with_are_refused(
+def test_numbers_and_names_that_nothing_can_be_done_with_are_refused(
     file: Path, where: str, key: str, value: object, words: str
 ) -> None:
-    """An accuracy of 1 would end the worker with the first audited answer."""
+    """An accuracy of 1 would end the worker with the first audited answer; exits are exported to
+    files of their names."""
     container = read_container(file)
     header = json.loads(json.dumps(container.header))
     parts = {"header": header, "expected": header["expected"]}
