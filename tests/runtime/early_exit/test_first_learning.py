@@ -192,13 +192,15 @@ def test_a_stricter_promise_is_collected_for_beside_what_was_learned(
     assert learned_file(model.file).exists()
 
 
-def test_a_model_that_was_unfit_is_looked_at_again_once_its_file_is_another(
+def test_of_a_model_without_classes_nothing_is_kept_until_its_file_is_another(
     place: RuntimePaths, model: Model, tmp_path: Path
 ) -> None:
     file = tmp_path / "fixed.onnx"
     onnx.save(embedding(), file)
     with opened(place, describe(file, accuracy_ppm=PPM)):
         wait_until(lambda: learning(place, file).startswith("not for this model: "), "a look")
+        assert "this model: set brisk_tolerance in the entry" in learning(place, file)
+        assert collected(file) == (0, 0)
         shutil.copy(model.file, file.with_suffix(".new"))
         file.with_suffix(".new").rename(file)
         wait_until(
@@ -238,18 +240,6 @@ def test_what_was_learned_of_the_same_bytes_stays_though_the_file_is_newer(
                 lambda: learning(place, model.file).startswith("learned from 1,000 samples"),
                 "what it was learned from",
             )
-
-
-def test_of_a_model_without_classes_nothing_is_kept(place: RuntimePaths, tmp_path: Path) -> None:
-    file = tmp_path / "embedding.onnx"
-    onnx.save(embedding(), file)
-    with opened(place, describe(file, accuracy_ppm=PPM)):
-        wait_until(
-            lambda: learning(place, file).startswith("not for this model: "),
-            "a process that has looked at the model",
-        )
-        assert "this model: set brisk_tolerance in the entry" in learning(place, file)
-    assert collected(file) == (0, 0)
 
 
 def test_where_the_server_alone_asks_nothing_is_kept_of_a_model_that_may_give_values(

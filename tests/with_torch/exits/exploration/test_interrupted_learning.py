@@ -101,6 +101,10 @@ def test_learning_from_traffic_leaves_nothing_behind(file: Path) -> None:
     assert not (private_folder(file) / "training").exists()
 
 
+def killed(rows: int) -> None:
+    raise Killed
+
+
 Opened = tuple[BaseModel, list[ExitPoint], Scores]
 
 
@@ -120,9 +124,6 @@ def test_values_of_an_earlier_call_are_not_taken_for_those_of_one_that_was_kille
     samples = Samples({"image": images(100)})
     collect(base, points[:1], scores, [samples], tmp_path)
 
-    def killed(rows: int) -> None:
-        raise Killed
-
     with pytest.raises(Killed):
         collect(base, points, scores, [samples], tmp_path, killed)
     again = collect(base, points, scores, [samples], tmp_path)
@@ -139,9 +140,6 @@ def test_zeros_of_a_call_that_was_killed_are_not_taken_for_values_after_one_with
 ) -> None:
     base, points, scores = opened
     samples = Samples({"image": images(100)})
-
-    def killed(rows: int) -> None:
-        raise Killed
 
     with pytest.raises(Killed):
         collect(base, points, scores, [samples], tmp_path, killed)
