@@ -6,13 +6,24 @@ import threading
 import time
 
 import numpy as np
+import onnx
 import pytest
 
 from brisk.exits.heads.exit_model import ExitEvaluation
 from brisk.exits.scores import ScoreForm, as_form
 from brisk.exits.serving.exit_thread import ExitOutcome, ExitThread, Ticket, evaluate_exit
 from brisk.exits.serving.frame import find_places
-from support.exits.cascades import Served, finish, hidden_at, images, served, start
+from support.exits.cascades import (
+    SIDE,
+    Served,
+    finish,
+    graph_of,
+    hidden_at,
+    images,
+    network,
+    served,
+    start,
+)
 
 
 class StagedExitThread(ExitThread):
@@ -232,3 +243,11 @@ def test_a_busy_exit_thread_turns_further_evaluations_away() -> None:
 def test_a_cascade_of_another_model_has_no_place() -> None:
     other = served(layers=3, exits=(0, 1)).cut
     assert find_places(other.plan, other.graph, served(layers=6).cascade) is None
+
+
+def test_a_cascade_of_a_model_that_needs_no_input_has_no_place() -> None:
+    model = network()
+    value = np.zeros((1, 3, SIDE, SIDE), np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(value, "image"))
+    other = served()
+    assert find_places(other.cut.plan, graph_of(model), other.cascade) is None

@@ -69,8 +69,8 @@ class ModelGraph:
 
     @property
     def all_have_rows(self) -> bool:
-        """Whether every input that is needed has the batch as its first dimension."""
-        return all(self.has_rows(each.name) for each in self.needed)
+        """Whether inputs are needed, and each has the batch as its first dimension."""
+        return bool(self.needed) and all(self.has_rows(each.name) for each in self.needed)
 
     def has_rows(self, value: str) -> bool:
         """Whether ``value`` is a tensor with the batch as its first dimension."""
@@ -167,7 +167,7 @@ _FED = frozenset({"float32", "int64", "int32", "uint8", "int8", "bool"})
 def can_be_fed(graph: ModelGraph) -> bool:
     """Whether an exit can read all of the model's inputs, of whatever sizes."""
     kinds = {each.type.dtype for each in graph.needed}
-    return graph.all_have_rows and bool(kinds) and kinds <= _FED
+    return graph.all_have_rows and kinds <= _FED
 
 
 @dataclass(frozen=True, slots=True)
