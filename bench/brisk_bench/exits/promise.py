@@ -57,7 +57,7 @@ def look_through(studied: Studied, samples: Samples) -> list[Scored]:
                 point=studied.points[one.point],
                 variant=one.variant,
                 shape=one.shape,
-                form=answer_form(studied.scores),
+                form=answer_form(studied.model.scores),
                 model=one.model,
                 evaluation_s=0.0,
                 memory_bytes=0,
@@ -68,21 +68,24 @@ def look_through(studied: Studied, samples: Samples) -> list[Scored]:
     parts: list[list[Scored]] = [[] for _ in networks]
     points = [point for point in studied.points if point.position]
     start = 0
-    for hidden, teacher in run_in_batches(studied.base, points, studied.scores, samples.inputs):
+    model = studied.model
+    for hidden, teacher in run_in_batches(model.base, points, model.scores, samples.inputs):
         rows = slice(start, start := start + len(teacher))
         at = dict(zip(points, hidden, strict=True))
-        whole: dict[bytes, np.ndarray] = {}  # by the model that reads the input, for every point
+        whole: dict[bytes, Scored] = {}  # by the model that reads the input, for every point
         for part, exit_, network in zip(parts, exits, networks, strict=True):
             if exit_.reads_input:
                 inputs = given(
                     exit_.shape, {name: array[rows] for name, array in samples.inputs.items()}
                 )
                 if exit_.model not in whole:
-                    whole[exit_.model] = exit_.evaluate(inputs).logits
-                value = whole[exit_.model]
+                    found = exit_.evaluate(inputs)
+                    right = found.logits.argmax(1) == teacher.argmax(1)
+                    whole[exit_.model] = Scored(found.scores, right, found.near)
+                part.append(whole[exit_.model])
             else:
-                value = at[exit_.point]
-            part.append(evaluate(network, torch.tensor(value), teacher.argmax(1)))
+                value = torch.tensor(at[exit_.point])
+                part.append(evaluate(network, value, teacher.argmax(1)))
     return [joined(part) for part in parts]
 
 

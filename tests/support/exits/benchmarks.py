@@ -20,10 +20,8 @@ def win_benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(whole_only, "benchmark", lambda _, pairs, __: [won_alone] * len(pairs))
     monkeypatch.setattr(whole_only, "evaluation_seconds", lambda *_: 1e-6)
 
-    def won(
-        studied: object, whole: object, cascades: list[object], _: object
-    ) -> list[Verification]:
-        return [Verification(2e-3, 1e-3, 0.9, 0.0) for _ in cascades]
+    def won(studied: object, cascades: list[object], _: object) -> list[Verification]:
+        return [won_alone] * len(cascades)
 
     monkeypatch.setattr(study.Studied, "benchmarked", won)
     monkeypatch.setattr(explore, "_untrained_s", lambda *_: 0.0)

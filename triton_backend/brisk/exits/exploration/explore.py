@@ -136,7 +136,7 @@ def _explored(
     rows = division.tune[:BENCHMARK_ROWS]
     inputs = [bind_rows(samples.take(slice(row, row + 1))) for row in rows]
     progress.stage("benchmarking", 1)
-    chosen = _choose(studied, model.whole, inputs) if studied.tried else absence
+    chosen = _choose(studied, inputs) if studied.tried else absence
     exploration = Exploration(
         cascade=None,
         reason=chosen if isinstance(chosen, str) else "",
@@ -150,7 +150,7 @@ def _explored(
         studied=studied,
     )
     if isinstance(chosen, Chosen):
-        exploration = _verified(exploration, chosen, model.whole, inputs)
+        exploration = _verified(exploration, chosen, inputs)
     progress.advance()
     return exploration
 
@@ -203,24 +203,22 @@ def _reductions(
     return kept
 
 
-def _choose(studied: Studied, whole: BaseModel, inputs: Sequence[Inputs]) -> Chosen | str:
+def _choose(studied: Studied, inputs: Sequence[Inputs]) -> Chosen | str:
     """Return the cascade that ``decide`` chooses by a benchmark on this machine, or why there is
     none."""
 
     def fastest(candidates: Sequence[CandidateCascade]) -> CandidateCascade:
         unproved = [studied.unproved(one) for one in candidates]
-        times = studied.benchmarked(whole, unproved, inputs)
+        times = studied.benchmarked(unproved, inputs)
         return winner(list(zip(candidates, times, strict=True)), studied.settings.miss_cost)
 
     return decide(studied.problems, studied.tried, studied.settings, fastest)
 
 
-def _verified(
-    exploration: Exploration, chosen: Chosen, whole: BaseModel, inputs: Sequence[Inputs]
-) -> Exploration:
+def _verified(exploration: Exploration, chosen: Chosen, inputs: Sequence[Inputs]) -> Exploration:
     """Return the exploration with the chosen cascade, unless the model is faster without."""
     cascade = exploration.studied.of(chosen)
-    [verification] = exploration.studied.benchmarked(whole, [cascade], inputs)
+    [verification] = exploration.studied.benchmarked([cascade], inputs)
     is_faster = verification.cascade_s < verification.base_s
     reason = (
         f"with its caches the model took {verification.cascade_s * 1e3:.2f} ms on "

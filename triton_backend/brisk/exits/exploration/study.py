@@ -93,12 +93,10 @@ class ExploredData:
 class Studied:
     """The measurements of a model and of every trained variant, of which cascades are made."""
 
-    graph: ModelGraph
-    base: BaseModel
-    """The model, which stops at every explored point and at the scores."""
-    digest: str
-    scores: Scores
+    model: ExploredModel
     points: Sequence[ExitPoint]
+    """The points of ``tried``: those of the model, behind the one in front of it if whole models
+    were tried."""
     tried: Sequence[Tried]
     problems: Mapping[bool, CompositionProblem]
     """The composition problems by mode, True for synchronous evaluation."""
@@ -123,19 +121,20 @@ class Studied:
         )
 
     def benchmarked(
-        self, whole: BaseModel, cascades: Sequence[Cascade], inputs: Sequence[Inputs]
+        self, cascades: Sequence[Cascade], inputs: Sequence[Inputs]
     ) -> list[Verification]:
         """Benchmark each of ``cascades`` against the model; return the results."""
         threads, taps = self.settings.threads, dict.fromkeys(one.taps for one in cascades)
-        models = {each: load_graph(self.graph, threads, each) for each in taps}
-        return benchmark(whole, [(models[one.taps], one) for one in cascades], inputs)
+        models = {each: load_graph(self.model.graph, threads, each) for each in taps}
+        sides = [(models[one.taps], one) for one in cascades]
+        return benchmark(self.model.whole, sides, inputs)
 
     def _cascade(
         self, synchronous: bool, chosen: Sequence[int], levels: tuple[Level, ...], mean_s: float
     ) -> Cascade:
         return Cascade(
-            model_digest=self.digest,
-            scores=self.scores,
+            model_digest=self.model.digest,
+            scores=self.model.scores,
             exits=tuple(self._exit(synchronous, index) for index in chosen),
             levels=levels,
             confidence=self.settings.confidence,
@@ -154,7 +153,7 @@ class Studied:
             point=point,
             variant=one.variant,
             shape=one.shape,
-            form=answer_form(self.scores),
+            form=answer_form(self.model.scores),
             model=one.model,
             evaluation_s=one.evaluation_s,
             memory_bytes=one.memory_bytes,
@@ -222,10 +221,7 @@ def study(
         for synchronous in settings.evaluation_mode.modes
     }
     return Studied(
-        graph=model.graph,
-        base=model.base,
-        digest=model.digest,
-        scores=model.scores,
+        model=model,
         points=points,
         tried=tried,
         problems=problems,
