@@ -217,68 +217,49 @@ def measure_trials(
     train the variants.
     """
     tried: list[Tried] = []
+    judged = _judged_by(collected, division, trials[0].folder) if trials else []
     places = {point.position: index for index, point in enumerate(points)}
     for position, of_point in itertools.groupby(trials, key=lambda trial: trial.position):
         point = places[position]
-        rows: _PointRows | None = None
+        hidden, summaries = collected.hidden[point], collected.summaries[point]
+        rows = [(read_rows(hidden, summaries, numbers), labels) for numbers, labels in judged]
         for trial in of_point:
-            rows = rows or _rows_of(collected, point, division, trial.folder)
-            tried += _measured(trial, point, rows, between, judges)
+            tried += _measured(trial, point, collected, rows, between, judges)
             progress.advance()
+        del rows  # before the next point's take as much memory
     return tried
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Rows:
-    """Hidden outputs, and the base model's classes of them, or the kinds of outliers."""
-
-    hidden: StoredRows
-    labels: np.ndarray
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _PointRows:
-    """Rows at one point that have not trained the predictors there."""
-
-    first: np.ndarray
-    """One row, by which evaluations are timed."""
-    classes: int
-    tune: _Rows
-    held_out: _Rows
-    select: _Rows
-    outliers: _Rows
-
-
-def _rows_of(collected: Collected, point: int, division: Division, folder: Path) -> _PointRows:
+def _judged_by(
+    collected: Collected, division: Division, folder: Path
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return the numbers of rows that have not trained the predictors, with the base model's
+    classes of them: those to tune and to prove with, and for selectors; and last the outliers for
+    floors, with their kinds."""
     answers = collected.teacher.argmax(1)
-
-    def labelled(rows: np.ndarray, labels: np.ndarray) -> _Rows:
-        return _Rows(read_rows(collected.hidden[point], collected.summaries[point], rows), labels)
-
     with np.load(folder / "rows.npz") as rows:
         is_for_floor = rows["meant"] == FOR_FLOOR
-        outliers = labelled(rows["outliers"][is_for_floor], rows["kinds"][is_for_floor])
-    return _PointRows(
-        first=collected.firsts[point],
-        classes=collected.teacher.shape[1],
-        tune=labelled(division.tune, answers[division.tune]),
-        held_out=labelled(division.calibrate, answers[division.calibrate]),
-        select=labelled(division.select, answers[division.select]),
-        outliers=outliers,
-    )
+        outliers = rows["outliers"][is_for_floor], rows["kinds"][is_for_floor]
+    parts = (division.tune, division.calibrate, division.select)
+    return [*((part, answers[part]) for part in parts), outliers]
 
 
 def _measured(
-    trial: Trial, point: int, rows: _PointRows, between: Between, judges: Sequence[Judge]
+    trial: Trial,
+    point: int,
+    collected: Collected,
+    rows: Sequence[tuple[StoredRows, np.ndarray]],
+    between: Between,
+    judges: Sequence[Judge],
 ) -> list[Tried]:
-    """Return a trained variant with each judge."""
-    shape = tuple(rows.first.shape[1:])
-    selected = empty_head(trial.variant, shape, rows.classes)
+    """Return a trained variant with each judge; ``rows``: those of ``_judged_by``."""
+    first, classes = collected.firsts[point], collected.teacher.shape[1]
+    shape = tuple(first.shape[1:])
+    selected = empty_head(trial.variant, shape, classes)
     assert isinstance(selected, SelectedHead), "as it is trained"
     load_weights(selected, read_container(trial.file).tensors)
     tune, held_out, select, outliers = (
-        part.hidden.predicted(selected, part.labels)
-        for part in (rows.tune, rows.held_out, rows.select, rows.outliers)
+        hidden.predicted(selected, labels) for hidden, labels in rows
     )
     tried = []
     evaluation_s: dict[bool, float] = {}
@@ -286,8 +267,8 @@ def _measured(
         model = export_head(network, shape, trial.variant)
         is_gated = network.judge.is_gated  # apart from that they differ by microseconds
         if is_gated not in evaluation_s:
-            ready = ExitModel(model, shape, AnswerForm(rows.classes))
-            evaluation_s[is_gated] = evaluation_seconds(ready, rows.first, between)
+            ready = ExitModel(model, shape, AnswerForm(classes))
+            evaluation_s[is_gated] = evaluation_seconds(ready, first, between)
         tried.append(
             Tried(
                 point=point,
@@ -295,7 +276,7 @@ def _measured(
                 judge=network.judge,
                 evaluation_s=evaluation_s[is_gated],
                 model=model,
-                memory_bytes=2 * len(model) + rows.first.nbytes,
+                memory_bytes=2 * len(model) + first.nbytes,
                 shape=shape,
                 tune=decided(network, tune),
                 held_out=decided(network, held_out),
