@@ -260,9 +260,7 @@ class QueueBesideItsModel(RuleBasedStateMachine):
             with pytest.raises(UnavailableError):
                 self.queue.add(one, 4, model)
             return
-        if deadline_ns is None and not any(
-            other.deadline_ns is None and other.job_class is job_class for other in same
-        ):
+        if not any(other.job_class is job_class for other in same):
             own = (job_class, model)
             self.served_ns[own] = max(self.served_ns[own], self.begun_ns[job_class])
         self.waiting.append(one)

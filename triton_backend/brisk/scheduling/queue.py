@@ -11,7 +11,14 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Generic, TypeVar
 
 from brisk.errors import UnavailableError
-from brisk.scheduling.job import Job, JobState, in_turn, more_urgent, weight_of
+from brisk.scheduling.job import (
+    NO_DEADLINE_NS,
+    Job,
+    JobState,
+    in_turn,
+    more_urgent,
+    weight_of,
+)
 from brisk.scheduling.job_class import JobClass
 
 DEFAULT_BOUND = 4096
@@ -30,21 +37,14 @@ AnyJob = TypeVar("AnyJob", bound=Job)
 _WAITING = JobState.WAITING
 
 
-_DUE = ""
-"""The name of the line of jobs, of any model, that have a deadline."""
-
-
 class _ClassTurns(Generic[AnyJob]):
     """The waiting jobs of one class, and the next one of these (``in_turn``)."""
 
-    __slots__ = ("_first", "_latest", "alike", "begun_ns", "due", "lines", "served_ns")
+    __slots__ = ("_first", "_latest", "alike", "begun_ns", "lines", "served_ns")
 
     def __init__(self) -> None:
         self.lines: dict[str, list[tuple[int, int, AnyJob]]] = {}
-        """Heaps of deadline, number and job: one heap of all jobs with a deadline, and for each
-        model one of its jobs without. Some of the jobs may have left."""
-        self.due: dict[str, list[tuple[int, int, AnyJob]]] = {}
-        """The jobs with a deadline again, by model."""
+        """For each model a heap of deadline, number and job. Some of the jobs may have left."""
         self.served_ns: dict[str, int] = {}
         """The service of each model."""
         self.begun_ns = 0
@@ -55,18 +55,12 @@ class _ClassTurns(Generic[AnyJob]):
         """The number of jobs of one model that have begun in a row after the first."""
 
     def join(self, job: AnyJob) -> None:
-        deadline_ns, name = job.deadline_ns, job.model
-        if deadline_ns is not None:
-            heapq.heappush(self.due.setdefault(name, []), (deadline_ns, job.number, job))
-            name = _DUE
-        line = self.lines.get(name)
-        if line is None:
-            line = self.lines[name] = []
-        if deadline_ns is None and not (line and self._head(line) is not None):
-            served_ns = self.served_ns
-            if served_ns.get(name, 0) < self.begun_ns:
-                served_ns[name] = self.begun_ns
-        heapq.heappush(line, (deadline_ns or 0, job.number, job))
+        name = job.model
+        line = self.lines.setdefault(name, [])
+        if self._head(line) is None and self.served_ns.get(name, 0) < self.begun_ns:
+            self.served_ns[name] = self.begun_ns
+        deadline_ns = NO_DEADLINE_NS if job.deadline_ns is None else job.deadline_ns
+        heapq.heappush(line, (deadline_ns, job.number, job))
         self._first = None
 
     def first(self) -> AnyJob | None:
@@ -77,18 +71,18 @@ class _ClassTurns(Generic[AnyJob]):
 
     def _find_first(self) -> AnyJob | None:
         first: AnyJob | None = None
-        least: tuple[int, int] | None = None
+        least: tuple[int, int, int] | None = None
         empty = []
         for name, line in self.lines.items():
             head = self._head(line)
             if head is None:
                 empty.append(name)
-            elif name == _DUE:
-                first, least = head, (-1, 0)
-            else:
-                turn = (self.served_ns.get(name, 0), head.number)
-                if least is None or turn < least:
-                    first, least = head, turn
+                continue
+            deadline_ns, number, _ = line[0]
+            served_ns = self.served_ns.get(name, 0) if head.deadline_ns is None else 0
+            turn = (deadline_ns, served_ns, number)
+            if least is None or turn < least:
+                first, least = head, turn
         for name in empty:
             del self.lines[name]
         return first
@@ -113,7 +107,8 @@ class _ClassTurns(Generic[AnyJob]):
     def charge(self, model: str, taken_ns: int, waiting: Mapping[str, int]) -> None:
         served_ns = self.served_ns
         served_ns[model] = served_ns.get(model, 0) + weight_of(waiting.get(model, 0)) * taken_ns
-        self._first = None
+        if self._first is not None and self._first.deadline_ns is None:
+            self._first = None
         if len(served_ns) > MOST_SERVED:
             idle = sorted((each_ns, name) for name, each_ns in served_ns.items())
             for _, name in idle[: MOST_SERVED // 2]:
@@ -121,21 +116,17 @@ class _ClassTurns(Generic[AnyJob]):
                     del served_ns[name]
 
     def first_late(self, now_ns: int) -> AnyJob | None:
-        line = self.lines.get(_DUE)
-        head = self._head(line) if line else None
-        return head if head is not None and head.is_late(now_ns) else None
+        first = self.first()  # of all, since a deadline comes before none
+        return first if first is not None and first.is_late(now_ns) else None
 
     def of_model(self, model: str) -> Iterator[AnyJob]:
         """Yield jobs of a model, in order, while the caller takes each out; end after a job that
         stays."""
-        for lines in (self.due, self.lines):
-            line = lines.get(model)
-            while line and (head := self._head(line)) is not None:
-                yield head
-                if head.state is _WAITING:
-                    return
-            if line is not None and not line and lines is self.due:
-                lines.pop(model, None)
+        line = self.lines.get(model, [])
+        while (head := self._head(line)) is not None:
+            yield head
+            if head.state is _WAITING:
+                return
 
     def waiting(self) -> Iterator[AnyJob]:
         for line in self.lines.values():
@@ -143,26 +134,10 @@ class _ClassTurns(Generic[AnyJob]):
 
     def last(self, model: str | None) -> AnyJob | None:
         """Return the last job in the order, of a model or of all."""
-        for lines in self._last_lines(model):
-            entries = [each for line in lines for each in line if each[2].state is _WAITING]
-            if entries:
-                return max(entries)[2]
-        return None
-
-    def _last_lines(self, model: str | None) -> Iterator[list[list[tuple[int, int, AnyJob]]]]:
-        """Yield, one after the other, the lists of lines in which to look for the last job."""
-        if model is None:
-            served_ns = {name: self.served_ns.get(name, 0) for name in self._without_deadlines()}
-            most = max(served_ns.values(), default=0)
-            yield [self.lines[name] for name, each in served_ns.items() if each == most]
-            yield [self.lines.get(_DUE, [])]
-        else:
-            yield [self.lines.get(model, [])]
-            yield [self.due.get(model, [])]
-
-    def _without_deadlines(self) -> list[str]:
-        """Return the models that have a waiting job without a deadline."""
-        return [name for name, line in self.lines.items() if name != _DUE and self._head(line)]
+        lines = self.lines.values() if model is None else [self.lines.get(model, [])]
+        waiting = ([each for each in line if each[2].state is _WAITING] for line in lines)
+        lasts = [max(entries)[2] for entries in waiting if entries]
+        return max(lasts, key=self.key, default=None)
 
     def key(self, job: AnyJob) -> tuple[int, int, int, int]:
         return in_turn(job, self.served_ns.get(job.model, 0))
@@ -170,16 +145,14 @@ class _ClassTurns(Generic[AnyJob]):
     def clear(self) -> None:
         """Forget all jobs. Precondition: all have left."""
         self.lines.clear()
-        self.due.clear()
         self._first = None
 
     def forget_left(self) -> None:
-        for lines in (self.lines, self.due):
-            for name, line in list(lines.items()):
-                line[:] = [entry for entry in line if entry[2].state is _WAITING]
-                heapq.heapify(line)
-                if not line:
-                    del lines[name]
+        for name, line in list(self.lines.items()):
+            line[:] = [entry for entry in line if entry[2].state is _WAITING]
+            heapq.heapify(line)
+            if not line:
+                del self.lines[name]
 
 
 class ReadyQueue(Generic[AnyJob]):
@@ -334,10 +307,8 @@ class ReadyQueue(Generic[AnyJob]):
 
     @property
     def entries(self) -> int:
-        """The number of entries of all lines, including jobs that have left. A job with a deadline
-        has two."""
-        every = [lines for turns in self._in_order for lines in (turns.lines, turns.due)]
-        return sum([len(line) for lines in every for line in lines.values()])
+        """The number of entries of all lines, including jobs that have left."""
+        return sum([len(line) for turns in self._in_order for line in turns.lines.values()])
 
     @property
     def remembered(self) -> int:
