@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,8 +11,8 @@ from brisk.protocol.runtime_paths import RuntimePaths
 from brisk.stub.runtime_client.client import RuntimeClient
 from support.runtime.runtime_process import (
     describe,
-    end_processes,
     opened,
+    own_place,
     quick_model,
     slow_model,
 )
@@ -36,27 +34,19 @@ def _settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def place() -> Iterator[RuntimePaths]:
-    """Where a runtime of the test's own may be; it is ended afterwards. The path is short."""
-    parent = Path(tempfile.mkdtemp(prefix="brisk-"))
-    own = RuntimePaths(parent / "runtime", "cpu")
-    yield own
-    end_processes(own)
-    shutil.rmtree(parent)
+    with own_place() as own:
+        yield own
 
 
 @pytest.fixture(scope="module")
 def shared_place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RuntimePaths]:
     """The place of a runtime that serves all tests of a file."""
-    parent = Path(tempfile.mkdtemp(prefix="brisk-"))
-    shared = RuntimePaths(parent / "runtime", "cpu")
-    model = quick_model(tmp_path_factory.mktemp("shared") / "shared.onnx")
+    model = describe(quick_model(tmp_path_factory.mktemp("shared") / "shared.onnx"))
     with pytest.MonkeyPatch.context() as environment:
         for name, value in SETTINGS.items():
             environment.setenv(name, value)
-        with opened(shared, describe(model)):
+        with own_place() as shared, opened(shared, model):
             yield shared
-    end_processes(shared)
-    shutil.rmtree(parent)
 
 
 @pytest.fixture

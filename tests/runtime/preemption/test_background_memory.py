@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import helper
 
 from brisk.errors import InternalError, InvalidRequestError, UnavailableError
 from brisk.protocol.runtime_paths import RuntimePaths
 from brisk.runtime.memory import shortage
+from support.models.segment_models import info, save
 from support.runtime.runtime_process import (
     background_worker_of,
     describe,
@@ -32,23 +32,10 @@ def greedy(tmp_path: Path) -> Path:
         helper.make_node("Neg", ["turned"], ["back"]),
         helper.make_node("Slice", ["back", "starts", "ends", "axes"], ["y"]),
     ]
-    constants = [
-        helper.make_tensor("repeats", TensorProto.INT64, [2], [1, 100_000]),
-        helper.make_tensor("starts", TensorProto.INT64, [1], [0]),
-        helper.make_tensor("ends", TensorProto.INT64, [1], [4]),
-        helper.make_tensor("axes", TensorProto.INT64, [1], [1]),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "greedy",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 4])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 4])],
-        constants,
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    path = tmp_path / "greedy.onnx"
-    onnx.save(model, path)
-    return path
+    given = {"repeats": [1, 100_000], "starts": [0], "ends": [4], "axes": [1]}
+    constants = {name: np.array(value, np.int64) for name, value in given.items()}
+    ends = [info("x", "n", 4)], [info("y", "n", 4)]
+    return save(tmp_path / "greedy.onnx", nodes, *ends, constants)
 
 
 @pytest.fixture
@@ -82,15 +69,15 @@ def test_a_model_too_large_for_the_background_is_refused_there_and_tried_again(
         helper.make_node("MatMul", ["x", "weights"], ["wide"]),
         helper.make_node("ReduceSum", ["wide"], ["y"], keepdims=1),
     ]
-    graph = helper.make_graph(
+    save(
+        path,
         nodes,
-        "large",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 4])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 1])],
-        [onnx.numpy_helper.from_array(weights, "weights")],
+        [info("x", "n", 4)],
+        [info("y", 1, 1)],
+        {"weights": weights},
+        save_as_external_data=True,
+        location="weights.bin",
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    onnx.save(model, path, save_as_external_data=True, location="weights.bin")
     with opened(bounded, describe(path)) as connection:
         for _ in range(2):
             error = submit(connection, ROWS, "besteffort")[1].wait().error

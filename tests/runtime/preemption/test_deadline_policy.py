@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from brisk.protocol.runtime_paths import RuntimePaths
 from brisk.stub.runtime_client.client import RuntimeClient
 from support.runtime.runtime_process import (
     SLOW_INPUT,
     Answer,
     describe,
-    end_processes,
     opened,
+    own_place,
     quick_model,
     slow_model,
     submit,
@@ -36,12 +32,11 @@ def connections(
     """To a slow model and to a quick one, which both workers have loaded."""
     directory = tmp_path_factory.mktemp("models")
     models = slow_model(directory / "slow.onnx", steps=100), quick_model(directory / "quick.onnx")
-    parent = Path(tempfile.mkdtemp(prefix="brisk-"))
-    place = RuntimePaths(parent / "runtime", "cpu")
     with pytest.MonkeyPatch.context() as environment:
         for name, value in {"THREADS": "1", "POLICY": "deadline", "ARTEFACTS": "off"}.items():
             environment.setenv(f"BRISK_{name}", value)
         with (
+            own_place() as place,
             opened(place, describe(models[0])) as slow,
             opened(place, describe(models[1])) as quick,
         ):
@@ -49,8 +44,6 @@ def connections(
                 submit(slow, SLOW_INPUT, "realtime")[1].output()
             submit(quick, ROWS, "besteffort")[1].output()
             yield slow, quick
-    end_processes(place)
-    shutil.rmtree(parent)
 
 
 def within(seconds: float) -> int:
@@ -85,18 +78,6 @@ def test_best_effort_work_runs_beside_a_real_time_run_that_has_time_to_spare(
         if ended_ns(lazy) < ended_ns(urgent):
             return
     pytest.fail("each time it ended behind the real-time run")
-
-
-def test_best_effort_work_is_held_while_a_real_time_run_has_no_deadline_to_reckon_with(
-    connections: tuple[RuntimeClient, RuntimeClient],
-) -> None:
-    slow, quick = connections
-    urgent = submit(slow, SLOW_INPUT, "realtime")[1]
-    time.sleep(0.02)
-    lazy = submit(quick, ROWS, "besteffort")[1]
-    np.testing.assert_array_equal(lazy.output(), -ROWS)
-    urgent.output()
-    assert ended_ns(lazy) > ended_ns(urgent)
 
 
 def ended_ns(answer: Answer) -> int:

@@ -9,15 +9,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import helper
 
 from brisk.errors import CancelledError
 from brisk.protocol.runtime_paths import RuntimePaths
 from brisk.runtime.preemption.suspension import Suspension
 from brisk.runtime.worker.long_runs import LAST_RESORT_NS
 from brisk.stub.runtime_client.client import RuntimeClient
+from support.models.segment_models import info, save
 from support.open_files import no_descriptor_left
 from support.runtime.gates import LAZY, Pair, job, run_of
 from support.runtime.requests import ASession
@@ -185,16 +185,8 @@ def test_a_lack_of_descriptors_is_no_refusal(pair: Pair) -> None:
 
 def one_long_segment(path: Path) -> Path:
     """y = x x, of which nothing can be left out."""
-    ends = [
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, [WIDTH, WIDTH]) for name in "xy"
-    ]
-    graph = helper.make_graph(
-        [helper.make_node("MatMul", ["x", "x"], ["y"])], path.stem, ends[:1], ends[1:]
-    )
-    onnx.save(
-        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path
-    )
-    return path
+    nodes = [helper.make_node("MatMul", ["x", "x"], ["y"])]
+    return save(path, nodes, [info("x", WIDTH, WIDTH)], [info("y", WIDTH, WIDTH)])
 
 
 ROWS = np.random.default_rng(0).standard_normal((WIDTH, WIDTH), np.float32)

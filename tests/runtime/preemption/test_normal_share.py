@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,15 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from brisk.protocol.runtime_paths import RuntimePaths
 from brisk.scheduling.times import PATIENCE_NS
 from brisk.stub.runtime_client.client import RuntimeClient
 from support.runtime.runtime_process import (
     SLOW_INPUT,
     Answer,
     describe,
-    end_processes,
     opened,
+    own_place,
     slow_model,
     submit,
 )
@@ -44,12 +41,11 @@ def connected(
     models: tuple[Path, Path], share: str | None
 ) -> Iterator[tuple[RuntimeClient, RuntimeClient]]:
     """To both, in a runtime of their own."""
-    parent = Path(tempfile.mkdtemp(prefix="brisk-"))
-    place = RuntimePaths(parent / "runtime", "cpu")
     with pytest.MonkeyPatch.context() as environment:
         if share is not None:
             environment.setenv("BRISK_NORMAL_SHARE", share)
         with (
+            own_place() as place,
             opened(place, describe(models[0])) as urgent,
             opened(place, describe(models[1])) as normal,
         ):
@@ -57,8 +53,6 @@ def connected(
                 for _ in range(3):
                     submit(connection, SLOW_INPUT)[1].output()
             yield urgent, normal
-    end_processes(place)
-    shutil.rmtree(parent)
 
 
 class Flood:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,9 +17,9 @@ from support.runtime.runtime_process import (
     Answer,
     background_worker_of,
     describe,
-    end_processes,
     kill,
     opened,
+    own_place,
     processes_of,
     quick_model,
     slow_model,
@@ -46,15 +44,11 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 @pytest.fixture(scope="module")
 def strict(models: tuple[Path, Path]) -> Iterator[RuntimePaths]:
     """A runtime that lets best-effort segments run only while there is no real-time work."""
-    parent = Path(tempfile.mkdtemp(prefix="brisk-"))
-    place = RuntimePaths(parent / "runtime", "cpu")
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("BRISK_THREADS", "1")
         environment.setenv("BRISK_POLICY", "preemptive")
-        with opened(place, describe(models[1])):
+        with own_place() as place, opened(place, describe(models[1])):
             yield place
-    end_processes(place)
-    shutil.rmtree(parent)
 
 
 @pytest.fixture

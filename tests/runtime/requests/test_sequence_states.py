@@ -8,9 +8,8 @@ import time
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import helper
 
 from brisk.errors import CancelledError, InvalidModelError, InvalidRequestError, UnavailableError
 from brisk.protocol.records import LoadModel, Region, SequenceStep, StateForm, TensorForm
@@ -19,6 +18,7 @@ from brisk.runtime.models.sequences import IDLE_MARGIN_NS, Sequences
 from brisk.scheduling.job import Job
 from brisk.scheduling.job_class import JobClass
 from brisk.stub.runtime_client.client import RuntimeClient
+from support.models.segment_models import info, save
 from support.runtime.runtime_process import (
     SLOW_INPUT,
     Answer,
@@ -38,21 +38,13 @@ MARGIN_NS = 60_000_000_000
 @pytest.fixture
 def accumulator(tmp_path: Path) -> Path:
     """``y = next = x + sum``."""
-    shape = ["n", 2]
-    graph = helper.make_graph(
-        [
-            helper.make_node("Add", ["x", "sum"], ["y"]),
-            helper.make_node("Identity", ["y"], ["next"]),
-        ],
-        "accumulator",
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in ("x", "sum")],
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in ("y", "next")],
-    )
-    path = tmp_path / "accumulator.onnx"
-    onnx.save(
-        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path
-    )
-    return path
+    nodes = [
+        helper.make_node("Add", ["x", "sum"], ["y"]),
+        helper.make_node("Identity", ["y"], ["next"]),
+    ]
+    inputs = [info("x", "n", 2), info("sum", "n", 2)]
+    outputs = [info("y", "n", 2), info("next", "n", 2)]
+    return save(tmp_path / "accumulator.onnx", nodes, inputs, outputs)
 
 
 def stateful(path: Path, **changes: object) -> LoadModel:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 from onnx import TensorProto, helper
 
@@ -15,6 +14,7 @@ from brisk.protocol.records import TensorForm
 from brisk.protocol.runtime_paths import RuntimePaths
 from brisk.protocol.shared_memory import mark_is_set
 from brisk.stub.runtime_client.client import RuntimeClient
+from support.models.segment_models import info, save
 from support.runtime.runtime_process import (
     SLOW_INPUT,
     Answer,
@@ -31,20 +31,12 @@ pytestmark = [pytest.mark.timing, pytest.mark.beside]
 
 def lookup_model(path: Path) -> Path:
     """y = table[x] for a batch of indices; one out of range fails when it runs."""
-    table = helper.make_tensor("table", TensorProto.FLOAT, [4], [0.0, 10.0, 20.0, 30.0])
-    graph = helper.make_graph(
-        [
-            helper.make_node("Cast", ["x"], ["index"], to=TensorProto.INT64),
-            helper.make_node("Gather", ["table", "index"], ["y"]),
-        ],
-        "lookup",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 1])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 1])],
-        [table],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    onnx.save(model, path)
-    return path
+    table = np.array([0.0, 10.0, 20.0, 30.0], np.float32)
+    nodes = [
+        helper.make_node("Cast", ["x"], ["index"], to=TensorProto.INT64),
+        helper.make_node("Gather", ["table", "index"], ["y"]),
+    ]
+    return save(path, nodes, [info("x", "n", 1)], [info("y", "n", 1)], {"table": table})
 
 
 @pytest.fixture
@@ -60,7 +52,6 @@ def joined(
 
 def rounds_model(path: Path) -> Path:
     """y = x after as many rounds of a Loop as the greatest value of the batch says."""
-    batch = ("n", 1)
     body = helper.make_graph(
         [
             helper.make_node("Identity", ["go"], ["goes"]),
@@ -68,28 +59,18 @@ def rounds_model(path: Path) -> Path:
         ],
         "body",
         [
-            helper.make_tensor_value_info("round", TensorProto.INT64, []),
-            helper.make_tensor_value_info("go", TensorProto.BOOL, []),
-            helper.make_tensor_value_info("value", TensorProto.FLOAT, batch),
+            info("round", kind=TensorProto.INT64),
+            info("go", kind=TensorProto.BOOL),
+            info("value", "n", 1),
         ],
-        [
-            helper.make_tensor_value_info("goes", TensorProto.BOOL, []),
-            helper.make_tensor_value_info("next", TensorProto.FLOAT, batch),
-        ],
+        [info("goes", kind=TensorProto.BOOL), info("next", "n", 1)],
     )
-    graph = helper.make_graph(
-        [
-            helper.make_node("ReduceMax", ["x"], ["most"], keepdims=0),
-            helper.make_node("Cast", ["most"], ["rounds"], to=TensorProto.INT64),
-            helper.make_node("Loop", ["rounds", "", "x"], ["y"], body=body),
-        ],
-        "rounds",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, batch)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, batch)],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    onnx.save(model, path)
-    return path
+    nodes = [
+        helper.make_node("ReduceMax", ["x"], ["most"], keepdims=0),
+        helper.make_node("Cast", ["most"], ["rounds"], to=TensorProto.INT64),
+        helper.make_node("Loop", ["rounds", "", "x"], ["y"], body=body),
+    ]
+    return save(path, nodes, [info("x", "n", 1)], [info("y", "n", 1)])
 
 
 def test_a_request_that_ends_two_workers_takes_none_that_ran_with_it_along(

@@ -19,6 +19,7 @@ from brisk.errors import (
 from brisk.protocol.records import TensorForm
 from brisk.protocol.runtime_paths import RuntimePaths
 from brisk.stub.runtime_client.client import RuntimeClient
+from support.models.segment_models import info, save
 from support.runtime.runtime_process import (
     SLOW_INPUT,
     Answer,
@@ -126,17 +127,8 @@ def test_a_refusal_longer_than_a_record_is_cut_not_fatal(
     """A message that names an absurdly named operator must not end the worker."""
     worker = worker_of(shared_place)
     node = onnx.helper.make_node("Absurd" * 50_000, ["x"], ["y"])
-    value = onnx.helper.make_tensor_value_info
-    graph = onnx.helper.make_graph(
-        [node],
-        "absurd",
-        [value("x", onnx.TensorProto.FLOAT, [1])],
-        [value("y", onnx.TensorProto.FLOAT, [1])],
-    )
-    opset = onnx.helper.make_opsetid("", 17)
-    model = onnx.helper.make_model(graph, opset_imports=[opset], ir_version=8)
-    onnx.save(model, tmp_path / "absurd.onnx")
-    description = describe(tmp_path / "absurd.onnx")
+    model = save(tmp_path / "absurd.onnx", [node], [info("x", 1)], [info("y", 1)])
+    description = describe(model)
     with pytest.raises(InvalidModelError, match="Absurd"):
         RuntimeClient(shared_place, description, lambda level, text: None).open()
     assert worker_of(shared_place) == worker

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 from onnx import TensorProto, helper
 
@@ -23,8 +22,10 @@ from brisk.protocol.channel import send_record
 from brisk.protocol.records import AttachSlab, LoadModel, Result, TensorForm
 from brisk.protocol.runtime_paths import RuntimePaths
 from brisk.protocol.shared_memory import mark_is_set
+from brisk.protocol.stub_process import parent_of
 from brisk.stub.runtime_client.client import RuntimeClient
 from brisk.stub.runtime_client.pending import OutputReader, Reply
+from support.models.segment_models import info, save
 from support.runtime.runtime_processes import processes_started_in
 from support.waiting import PATIENCE_S, wait_until
 
@@ -110,21 +111,10 @@ def infer(connection: RuntimeClient, value: np.ndarray) -> np.ndarray:
     return submit(connection, value)[1].output()
 
 
-def _save(path: Path, nodes: list[onnx.NodeProto], shape: list[int | str]) -> Path:
-    graph = helper.make_graph(
-        nodes,
-        "test",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    onnx.save(model, path)
-    return path
-
-
 def quick_model(path: Path) -> Path:
     """y = -x for any number of rows of four."""
-    return _save(path, [helper.make_node("Neg", ["x"], ["y"])], ["n", 4])
+    nodes = [helper.make_node("Neg", ["x"], ["y"])]
+    return save(path, nodes, [info("x", "n", 4)], [info("y", "n", 4)])
 
 
 def slow_model(path: Path, steps: int = 400) -> Path:
@@ -136,12 +126,11 @@ def slow_model(path: Path, steps: int = 400) -> Path:
         nodes.append(helper.make_node("Softmax", [f"p{step}"], [f"s{step}"]))
         previous = f"s{step}"
     nodes.append(helper.make_node("Identity", [previous], ["y"]))
-    return _save(path, nodes, list(SLOW_INPUT.shape))
+    return save(path, nodes, [info("x", *SLOW_INPUT.shape)], [info("y", *SLOW_INPUT.shape)])
 
 
 def endless_model(path: Path, least: float = 0.0) -> Path:
     """``y``, of one value, after as many rounds of a Loop as ``x`` and ``least`` together say."""
-    one = ("x", TensorProto.FLOAT, [1])
     body = helper.make_graph(
         [
             helper.make_node("Identity", ["go"], ["goes"]),
@@ -149,14 +138,11 @@ def endless_model(path: Path, least: float = 0.0) -> Path:
         ],
         "body",
         [
-            helper.make_tensor_value_info("round", TensorProto.INT64, []),
-            helper.make_tensor_value_info("go", TensorProto.BOOL, []),
-            helper.make_tensor_value_info("value", TensorProto.FLOAT, [1]),
+            info("round", kind=TensorProto.INT64),
+            info("go", kind=TensorProto.BOOL),
+            info("value", 1),
         ],
-        [
-            helper.make_tensor_value_info("goes", TensorProto.BOOL, []),
-            helper.make_tensor_value_info("next", TensorProto.FLOAT, [1]),
-        ],
+        [info("goes", kind=TensorProto.BOOL), info("next", 1)],
     )
     nodes = [
         helper.make_node("Add", ["x", "least"], ["all"]),
@@ -164,19 +150,8 @@ def endless_model(path: Path, least: float = 0.0) -> Path:
         helper.make_node("Reshape", ["many", "none"], ["rounds"]),
         helper.make_node("Loop", ["rounds", "", "x"], ["y"], body=body),
     ]
-    graph = helper.make_graph(
-        nodes,
-        "endless",
-        [helper.make_tensor_value_info(*one)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1])],
-        [
-            helper.make_tensor("none", TensorProto.INT64, [0], []),
-            helper.make_tensor("least", TensorProto.FLOAT, [1], [least]),
-        ],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    onnx.save(model, path)
-    return path
+    constants = {"none": np.empty(0, np.int64), "least": np.array([least], np.float32)}
+    return save(path, nodes, [info("x", 1)], [info("y", 1)], constants)
 
 
 def describe(path: Path, **changes: object) -> LoadModel:
@@ -199,14 +174,7 @@ def processes_of(place: RuntimePaths) -> list[int]:
         with contextlib.suppress(OSError):
             if b"brisk.runtime" in Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0"):
                 processes.append(process)
-    return sorted(processes, key=lambda process: _parent(process) in processes)
-
-
-def _parent(process: int) -> int:
-    with contextlib.suppress(OSError):
-        status = Path(f"/proc/{process}/stat").read_text()
-        return int(status.rpartition(")")[2].split()[1])
-    return 0
+    return sorted(processes, key=lambda process: parent_of(process) in processes)
 
 
 def supervisor_of(place: RuntimePaths) -> int:
@@ -239,6 +207,18 @@ def end_processes(place: RuntimePaths) -> None:
 
 
 @contextlib.contextmanager
+def own_place() -> Iterator[RuntimePaths]:
+    """Yield where a runtime may be, which is ended afterwards. The path is short."""
+    parent = Path(tempfile.mkdtemp(prefix="brisk-"))
+    place = RuntimePaths(parent / "runtime", "cpu")
+    try:
+        yield place
+    finally:
+        end_processes(place)
+        shutil.rmtree(parent)
+
+
+@contextlib.contextmanager
 def opened(place: RuntimePaths, model: LoadModel) -> Iterator[RuntimeClient]:
     """Yield a connection that has loaded ``model``; it is closed afterwards."""
     connection = RuntimeClient(place, model, lambda level, text: None)
@@ -268,11 +248,8 @@ def building_runtime(
 ) -> Iterator[RuntimePaths]:
     """Yield the place of a runtime that makes prepared forms and has a small model, in ``folder``,
     loaded."""
-    parent = Path(tempfile.mkdtemp(prefix="brisk-"))
-    place = RuntimePaths(parent / "runtime", "cpu")
     environment.setenv("BRISK_ARTEFACTS", "build")
     environment.setenv("BRISK_THREADS", str(threads))
-    with opened(place, describe(quick_model(folder / "other.onnx"))):
+    model = describe(quick_model(folder / "other.onnx"))
+    with own_place() as place, opened(place, model):
         yield place
-    end_processes(place)
-    shutil.rmtree(parent)
