@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -46,11 +47,11 @@ def test_without_control_nothing_is_held_and_nothing_interrupts(name: str) -> No
 
 
 @pytest.mark.parametrize("name", ["preemptive", "deadline"])
-def test_with_control_a_more_urgent_class_interrupts(name: str) -> None:
+def test_with_control_only_a_more_urgent_class_interrupts(name: str) -> None:
     interrupts = POLICIES[name].interrupts
-    assert interrupts(job(JobClass.REALTIME), job(JobClass.NORMAL))
-    assert interrupts(job(JobClass.NORMAL), job(JobClass.BESTEFFORT, 1))
-    assert not interrupts(job(JobClass.NORMAL), job(JobClass.REALTIME))
+    for waiting, running in itertools.product(JobClass, repeat=2):
+        is_more_urgent = [*JobClass].index(waiting) < [*JobClass].index(running)
+        assert interrupts(job(waiting), job(running, 1)) is is_more_urgent
 
 
 def test_only_the_sequential_policy_runs_everything_in_one_worker() -> None:
@@ -58,9 +59,10 @@ def test_only_the_sequential_policy_runs_everything_in_one_worker() -> None:
 
 
 def test_preemptive_holds_whatever_is_known() -> None:
-    admits = POLICIES["preemptive"].admits
-    assert not admits(NOW)
-    assert not admits(beside(deadline_ns=10**9, end_ns=None))
+    policy = POLICIES["preemptive"]
+    assert not policy.admits(NOW)
+    assert not policy.admits(beside(deadline_ns=10**9, end_ns=None))
+    assert not policy.interrupts(job(JobClass.NORMAL, 1), job(JobClass.NORMAL))
 
 
 def test_deadline_lets_best_effort_work_in_while_there_is_time_to_spare() -> None:

@@ -52,12 +52,17 @@ def test_a_full_queue_sheds_the_least_urgent_request_of_any_model() -> None:
     assert drained(queue) == [2, 3, 5]
 
 
-def test_the_ordering_key_decides() -> None:
-    queue: ReadyQueue[Job] = ReadyQueue()
-    classes = [JobClass.BESTEFFORT, JobClass.NORMAL, JobClass.REALTIME, JobClass.NORMAL]
-    for sequence, job_class in enumerate(classes):
-        queue.add(job(sequence, job_class=job_class), None, "m")
-    assert drained(queue) == [2, 1, 3, 0]
+def test_the_class_decides_then_the_deadline_then_the_arrival() -> None:
+    queue = queue_of(
+        job(1, "a", 1, JobClass.BESTEFFORT),
+        job(2, "b", None),
+        job(3, "b", 900),
+        job(4, "a", 100),
+        job(5, "a", None, JobClass.REALTIME),
+        job(6, "c", None),
+        job(7, "b", 100),
+    )
+    assert drained(queue) == [5, 4, 7, 3, 2, 6, 1]
 
 
 def test_an_empty_queue_has_nothing_to_run_nor_to_wait_for() -> None:
