@@ -19,8 +19,8 @@ from brisk.protocol.channel import (
     send_changes,
     send_record,
 )
-from brisk.protocol.records import AttachSlab, Cancel, DetachSlab, Log
-from brisk.protocol.shared_memory import Arena, close_descriptors
+from brisk.protocol.records import AttachSlab, Cancel, Log
+from brisk.protocol.shared_memory import Arena
 from support.open_files import nothing_left_open
 
 
@@ -63,16 +63,6 @@ def test_a_slab_s_memory_comes_with_its_record(pair: Pair) -> None:
     assert os.pread(received, 3, 0) == b"abc"
     assert fcntl.fcntl(received, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
     os.close(received)
-    arena.close()
-
-
-def test_slabs_given_up_are_records_without_descriptors(pair: Pair) -> None:
-    arena = Arena(4096)
-    regions = [arena.allocate(4096) for _ in range(2)]
-    close_descriptors(arena.take_changes())
-    for region in regions:
-        arena.free(region)
-    assert arena.take_changes() == [(DetachSlab(regions[1].slab), None)]
     arena.close()
 
 

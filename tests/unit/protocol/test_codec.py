@@ -34,7 +34,7 @@ from brisk.protocol.records import (
     ResultForm,
     TensorForm,
 )
-from support.records import RECORDS, records_of
+from support.records import records_of
 
 REGION = Region(3, 64, 100)
 FORM = InferForm(0, (TensorForm("x", "FP32", (1, 25)),), ("y",), "normal")
@@ -42,19 +42,13 @@ INFER = Infer(request=7, form=FORM, regions=(REGION,), mark=REGION)
 RESULT = Result(7, ResultForm(FORM.inputs), (REGION,), 1, 2, 3)
 
 
-@settings(max_examples=400, deadline=None)
-@given(RECORDS)
-def test_every_record_comes_back_as_it_was(record: Record) -> None:
-    returned = decode_record(encode_record(record))
-    assert (type(returned), returned) == (type(record), record)
-
-
 @pytest.mark.parametrize("record", RECORD_TYPES, ids=lambda record: record.__name__)
 @settings(max_examples=20, deadline=None)
 @given(data=st.data())
 def test_each_kind_of_record_comes_back_as_it_was(record: type, data: st.DataObject) -> None:
     made = data.draw(records_of(record))
-    assert decode_record(encode_record(made)) == made
+    returned = decode_record(encode_record(made))
+    assert (type(returned), returned) == (record, made)
 
 
 def test_a_usual_request_is_a_short_record() -> None:
@@ -92,23 +86,6 @@ def test_arbitrary_documents_are_records_or_refused(kind: int, body: object) -> 
         return
     returned = decode_record(encode_record(record))
     assert (type(returned), returned) == (type(record), record)
-
-
-@settings(max_examples=400, deadline=None)
-@given(RECORDS, st.data())
-def test_damaged_records_are_records_or_refused(record: Record, data: st.DataObject) -> None:
-    damaged = bytearray(encode_record(record))
-    for _ in range(data.draw(st.integers(1, 4))):
-        position = data.draw(st.integers(0, len(damaged) - 1))
-        damaged[position : position + data.draw(st.integers(0, 3))] = data.draw(
-            st.binary(max_size=3) | st.sampled_from([b"[", b"]", b",", b"null", b"1e9", b"{}"])
-        )
-        if not damaged:
-            break
-    try:
-        decode_record(bytes(damaged))
-    except ProtocolError:
-        return
 
 
 @pytest.mark.parametrize(
