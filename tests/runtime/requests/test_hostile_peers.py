@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import random
-import resource
 import socket
 import time
 from collections.abc import Iterator
@@ -120,18 +118,6 @@ def assert_dropped(connection: socket.socket) -> None:
 def test_a_peer_that_does_not_greet_is_dropped(raw: socket.socket, data: bytes) -> None:
     raw.send(data)
     assert_dropped(raw)
-
-
-def test_a_message_of_random_bytes_never_does_harm(
-    shared_place: RuntimePaths, others_go_on: None
-) -> None:
-    source = random.Random(5)
-    for _ in range(50):
-        with shared_place.connect(10.0) as connection:
-            send_record(connection, HELLO)
-            Receiver(connection).receive()
-            connection.send(source.randbytes(source.randrange(1, 2000)))
-            assert_dropped(connection)
 
 
 @pytest.mark.parametrize(
@@ -301,28 +287,6 @@ def test_a_peer_that_never_reads_harms_nobody(welcome: socket.socket, good: Runt
         except BlockingIOError:
             time.sleep(0.001)
     np.testing.assert_array_equal(infer(good, ROW), -ROW)
-
-
-def test_a_worker_that_cannot_accept_any_more_goes_on_with_those_it_has(
-    shared_place: RuntimePaths, good: RuntimeClient, others_go_on: None
-) -> None:
-    """Connections beyond the limit of open files wait; when some have gone they are taken."""
-    worker = worker_of(shared_place)
-    limit = len(list(Path(f"/proc/{worker}/fd").iterdir())) + 5
-    old = resource.prlimit(worker, resource.RLIMIT_NOFILE)
-    resource.prlimit(worker, resource.RLIMIT_NOFILE, (limit, old[1]))
-    crowd = [shared_place.connect(10.0) for _ in range(20)]
-    try:
-        time.sleep(0.1)
-        np.testing.assert_array_equal(infer(good, ROW), -ROW)
-        assert worker_of(shared_place) == worker
-    finally:
-        for connection in crowd:
-            connection.close()
-        resource.prlimit(worker, resource.RLIMIT_NOFILE, old)
-    with shared_place.connect(10.0) as late:
-        send_record(late, HELLO)
-        assert isinstance(Receiver(late).receive()[0], Welcome)
 
 
 def test_a_connection_that_is_dropped_is_no_worker_s_death(

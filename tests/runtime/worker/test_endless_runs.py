@@ -61,12 +61,6 @@ def begin(connection: RuntimeClient, job_class: str = "normal") -> tuple[int, An
     return number, answer
 
 
-def test_a_short_loop_is_answered(shared_place: RuntimePaths, endless: Path) -> None:
-    with opened(shared_place, describe(endless)) as connection:
-        (value,) = infer(connection, np.array([3.0], np.float32))
-    assert value == pytest.approx(np.sin(np.sin(np.sin(3.0))), rel=1e-5)
-
-
 def test_a_run_ends_at_its_deadline(shared_place: RuntimePaths, endless: Path) -> None:
     with opened(shared_place, describe(endless)) as connection:
         late_ns = time.monotonic_ns() + 300_000_000

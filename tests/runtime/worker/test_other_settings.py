@@ -78,10 +78,17 @@ def test_a_relative_cache_directory_is_the_one_of_whoever_starts_the_runtime(
     assert not Path("/relative").exists()
 
 
-def test_a_runtime_that_nobody_uses_makes_way(place: RuntimePaths, quick: Path) -> None:
+@pytest.mark.parametrize("role", list(Role))
+def test_a_runtime_that_nobody_uses_makes_way(
+    place: RuntimePaths, quick: Path, role: Role
+) -> None:
+    """Also for a server with best-effort entries alone."""
     with opened(place, describe(quick)):
         before = supervisor_of(place)
-    with stub(place, "BRISK_THREADS=7") as connection, pytest.raises((EOFError, OSError)):
+    with (
+        stub(place, "BRISK_THREADS=7", role=role) as connection,
+        pytest.raises((EOFError, OSError)),
+    ):
         answer(connection)
     wait_until(lambda: before not in processes_of(place), "the end of the runtime")
     with opened(place, describe(quick)) as following:
@@ -113,47 +120,22 @@ def test_a_runtime_that_cannot_start_says_why_to_whoever_started_it(
     assert not [path for path in place.base.iterdir() if path.name.endswith(".failed")]
 
 
-def test_beside_another_server_both_sides_are_named_and_that_one_goes_on(
-    place: RuntimePaths, quick: Path
-) -> None:
-    with (
-        opened(place, describe(quick)) as busy,
-        stub(place, "BRISK_THREADS=7") as other,
-    ):
-        refused = answer(other)
-        assert isinstance(refused, Refused)
-        assert "BRISK_THREADS=1" in refused.message
-        assert "this server has BRISK_THREADS=7" in refused.message
-        assert "BRISK_RUNTIME_DIR" in refused.message
-        np.testing.assert_array_equal(infer(busy, ROW), -ROW)
-
-
 @pytest.mark.parametrize("role", list(Role))
 @pytest.mark.parametrize("job_class", ["normal", "besteffort"])
 def test_either_worker_tells_servers_apart_whichever_of_them_the_other_server_uses(
     place: RuntimePaths, quick: Path, job_class: str, role: Role
 ) -> None:
+    """Both sides are named, and the other server goes on."""
     with (
         opened(place, describe(quick, job_class=job_class)) as busy,
         stub(place, "BRISK_THREADS=7", role=role) as other,
     ):
         refused = answer(other)
         assert isinstance(refused, Refused)
+        assert "BRISK_THREADS=1" in refused.message
         assert "this server has BRISK_THREADS=7" in refused.message
+        assert "BRISK_RUNTIME_DIR" in refused.message
         np.testing.assert_array_equal(submit(busy, ROW, job_class)[1].output(), -ROW)
-
-
-def test_a_runtime_that_nobody_uses_makes_way_for_a_server_with_best_effort_entries_alone(
-    place: RuntimePaths, quick: Path
-) -> None:
-    with opened(place, describe(quick)):
-        before = supervisor_of(place)
-    with (
-        stub(place, "BRISK_THREADS=7", role=Role.BACKGROUND) as connection,
-        pytest.raises((EOFError, OSError)),
-    ):
-        answer(connection)
-    wait_until(lambda: before not in processes_of(place), "the end of the runtime")
 
 
 def test_an_observer_uses_no_runtime(place: RuntimePaths, quick: Path) -> None:

@@ -229,23 +229,6 @@ def test_a_request_that_comes_too_late_is_not_run(shared_place: RuntimePaths, qu
     assert isinstance(error, UnavailableError)
 
 
-def test_a_full_queue_refuses_and_takes_again(shared_place: RuntimePaths, slow: Path) -> None:
-    with opened(shared_place, describe(slow, max_queue_size=2)) as connection:
-        sent = [submit(connection, SLOW_INPUT)]
-        time.sleep(0.2)  # the first one runs, and does so for about a second
-        sent += [submit(connection, SLOW_INPUT) for _ in range(5)]
-        refused = [answer for _, answer in sent[3:]]
-        for answer in refused:
-            error = answer.wait().error
-            assert isinstance(error, UnavailableError)
-            assert "2 requests of model 'slow' wait already" in str(error)
-        for number, answer in sent[1:3]:
-            connection.cancel(number)
-            answer.wait()
-        sent[0][1].output()
-        submit(connection, SLOW_INPUT)[1].output()
-
-
 def test_closing_answers_what_is_in_flight(shared_place: RuntimePaths, slow: Path) -> None:
     with opened(shared_place, describe(slow)) as connection:
         sent = [submit(connection, SLOW_INPUT)[1] for _ in range(3)]

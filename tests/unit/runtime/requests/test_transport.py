@@ -8,7 +8,6 @@ import resource
 import socket
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -269,18 +268,3 @@ def test_connections_beyond_the_limit_of_open_files_wait_for_others_to_go(
     assert len(transport.peers) == 6
     for connection in crowd:
         connection.close()
-
-
-def test_closing_leaves_nothing_open(tmp_path: Path) -> None:
-    with nothing_left_open():
-        listener = new_socket()
-        listener.bind(ADDRESS)
-        listener.listen(4)
-        transport = Connections([listener])
-        connections = [connect() for _ in range(3)]
-        list(transport.poll(1.0))
-        transport.close()
-        listener.close()
-        for connection in connections:
-            assert connection.recv(1) == b""
-            connection.close()
