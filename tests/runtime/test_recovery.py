@@ -30,6 +30,7 @@ from support.runtime.runtime_process import (
     opened,
     processes_of,
     submit,
+    submit_marked,
     supervisor_of,
     worker_of,
 )
@@ -100,11 +101,7 @@ def test_a_request_that_ran_in_two_dying_workers_is_refused_by_name_and_others_g
     suspect = RuntimeClient(shared_place, describe(slow), lambda level, text: logged.append(text))
     suspect.open()
     with contextlib.closing(suspect):
-        staged = suspect.stage((TensorForm("x", "FP32", SLOW_INPUT.shape),), [SLOW_INPUT.nbytes])
-        suspect.memory(staged.regions[0])[:] = SLOW_INPUT.tobytes()
-        begun = suspect.memory(staged.mark)
-        answer = Answer()
-        suspect.submit(staged, ["y"], "normal", None, answer)
+        _, answer, begun = submit_marked(suspect, SLOW_INPUT)
         for _ in range(2):
             wait_until(lambda: mark_is_set(begun), "the run")
             logged.clear()

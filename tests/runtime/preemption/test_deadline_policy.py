@@ -11,7 +11,6 @@ import pytest
 from brisk.stub.runtime_client.client import RuntimeClient
 from support.runtime.runtime_process import (
     SLOW_INPUT,
-    Answer,
     describe,
     opened,
     own_place,
@@ -75,12 +74,6 @@ def test_best_effort_work_runs_beside_a_real_time_run_that_has_time_to_spare(
         lazy = submit(quick, ROWS, "besteffort")[1]
         np.testing.assert_array_equal(lazy.output(), -ROWS)
         urgent.output()
-        if ended_ns(lazy) < ended_ns(urgent):
+        if lazy.ended_ns < urgent.ended_ns:
             return
     pytest.fail("each time it ended behind the real-time run")
-
-
-def ended_ns(answer: Answer) -> int:
-    """When the worker had computed it, by the clock that all processes share."""
-    assert answer.result is not None
-    return answer.result.started_ns + answer.result.execution_ns

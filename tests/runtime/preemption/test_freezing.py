@@ -30,20 +30,12 @@ from support.runtime.runtime_process import (
     slow_model,
     submit,
 )
+from support.runtime.runtime_processes import processor_s, state_of
 from support.runtime.two_workers import await_best_effort, background, foreground_worker_of
 from support.waiting import wait_until
 
 WIDTH = 2400
 """Of the factors of one product, which takes a quarter of a second on one thread."""
-
-
-def state_of(process: int) -> str:
-    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
-
-
-def processor_s(process: int) -> float:
-    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return sum(int(field) for field in fields[11:13]) / os.sysconf("SC_CLK_TCK")
 
 
 # --- the foreground worker's half, with a process that only waits --------------------------------

@@ -13,12 +13,12 @@ from brisk.protocol.runtime_paths import RuntimePaths
 from support.runtime.runtime_process import (
     SLOW_INPUT,
     Answer,
-    background_worker_of,
     describe,
     opened,
     slow_model,
     submit,
 )
+from support.runtime.two_workers import background
 from support.waiting import TIMED
 
 pytestmark = pytest.mark.timing
@@ -48,8 +48,6 @@ def test_best_effort_work_gets_its_share_beside_real_time_work_that_never_ends(
         assert not sent[-1][1].has_come, "it had its share before the gate opened"
         with TIMED:
             assert execution_ns(lazy) > 1.5 * alone_ns, "it was held in between"
-        worker = background_worker_of(place)
-        assert worker is not None
-        assert os.getpriority(os.PRIO_PROCESS, worker) == niceness_for(SHARE)
+        assert os.getpriority(os.PRIO_PROCESS, background(place)) == niceness_for(SHARE)
         for number, _ in sent:
             connection.cancel(number)

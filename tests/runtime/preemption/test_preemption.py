@@ -14,19 +14,16 @@ from brisk.protocol.runtime_paths import RuntimePaths
 from brisk.stub.runtime_client.client import RuntimeClient
 from support.runtime.runtime_process import (
     SLOW_INPUT,
-    Answer,
-    background_worker_of,
     describe,
     kill,
     opened,
     own_place,
-    processes_of,
     quick_model,
     slow_model,
     submit,
     submit_and_see_begin,
-    supervisor_of,
 )
+from support.runtime.two_workers import foreground_worker_of
 from support.waiting import TIMED
 
 pytestmark = pytest.mark.timing
@@ -64,12 +61,6 @@ def quick(strict: RuntimePaths, models: tuple[Path, Path]) -> Iterator[RuntimeCl
         yield connection
 
 
-def ended_ns(answer: Answer) -> int:
-    """When its computation was over."""
-    assert answer.result is not None
-    return answer.result.started_ns + answer.result.execution_ns
-
-
 def test_best_effort_work_waits_for_real_time_work_and_not_for_normal_work(
     slow: RuntimeClient, quick: RuntimeClient
 ) -> None:
@@ -77,7 +68,7 @@ def test_best_effort_work_waits_for_real_time_work_and_not_for_normal_work(
     lazy = submit(quick, ROWS, "besteffort")[1]
     np.testing.assert_array_equal(lazy.output(), -ROWS)
     urgent.output()
-    assert ended_ns(lazy) > ended_ns(urgent), "it was held, or its worker had no processor"
+    assert lazy.ended_ns > urgent.ended_ns, "it was held, or its worker had no processor"
     number, normal = submit(slow, SLOW_INPUT, "normal")
     np.testing.assert_array_equal(submit(quick, ROWS, "besteffort")[1].output(), -ROWS)
     assert not normal.has_come
@@ -94,7 +85,7 @@ def test_real_time_work_takes_the_place_of_normal_work_which_then_ends_right(
     for answer in urgent:
         np.testing.assert_array_equal(answer.output(), -ROWS)
     np.testing.assert_array_equal(normal.output(), undisturbed)
-    assert all(ended_ns(answer) < ended_ns(normal) for answer in urgent)
+    assert all(answer.ended_ns < normal.ended_ns for answer in urgent)
 
 
 def test_a_real_time_client_that_vanishes_lets_best_effort_work_go_on(
@@ -119,11 +110,7 @@ def test_a_foreground_worker_that_dies_in_real_time_work_leaves_no_gate_closed(
     with opened(strict, describe(models[0])) as gone:
         submit(gone, SLOW_INPUT, "realtime")
         time.sleep(0.1)
-        foreground = set(processes_of(strict)) - {
-            supervisor_of(strict),
-            background_worker_of(strict),
-        }
-        kill(foreground.pop())
+        kill(foreground_worker_of(strict))
         lazy = submit(quick, ROWS, "besteffort")[1]
     np.testing.assert_array_equal(lazy.output(), -ROWS)
     np.testing.assert_array_equal(submit(quick, ROWS, "realtime")[1].output(), -ROWS)

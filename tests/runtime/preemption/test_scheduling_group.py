@@ -11,7 +11,6 @@ import pytest
 
 from brisk.protocol.runtime_paths import RuntimePaths
 from support.runtime.runtime_process import (
-    background_worker_of,
     describe,
     infer,
     opened,
@@ -20,6 +19,7 @@ from support.runtime.runtime_process import (
     supervisor_of,
     worker_of,
 )
+from support.runtime.two_workers import background
 
 AUTOGROUPS = Path("/proc/sys/kernel/sched_autogroup_enabled")
 ROWS = np.ones((2, 4), np.float32)
@@ -50,10 +50,9 @@ def test_best_effort_work_is_in_the_scheduling_group_of_what_it_gives_way_to(
     own = Path("/proc/self/autogroup").read_text()
     with opened(place, describe(quick)) as connection:
         submit(connection, ROWS, "besteffort")[1].output()
-        background = background_worker_of(place)
-        assert background is not None
-        assert os.getpriority(os.PRIO_PROCESS, background) == 19
-        assert Path(f"/proc/{background}/autogroup").read_text() == own
+        worker = background(place)
+        assert os.getpriority(os.PRIO_PROCESS, worker) == 19
+        assert Path(f"/proc/{worker}/autogroup").read_text() == own
 
 
 def test_a_hang_up_of_the_terminal_does_not_end_a_runtime(

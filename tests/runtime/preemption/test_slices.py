@@ -14,15 +14,8 @@ import pytest
 
 from brisk.os_priority import LONG_SLICE_NS, SHORT_SLICE_NS, ask_slices
 from brisk.protocol.runtime_paths import RuntimePaths
-from support.runtime.runtime_process import (
-    background_worker_of,
-    describe,
-    infer,
-    opened,
-    processes_of,
-    submit,
-    supervisor_of,
-)
+from support.runtime.runtime_process import describe, infer, opened, submit
+from support.runtime.two_workers import background, foreground_worker_of
 
 pytestmark = pytest.mark.timing
 
@@ -97,8 +90,5 @@ def test_all_threads_of_the_foreground_worker_take_short_turns_and_of_the_backgr
     with opened(place, describe(quick)) as connection:
         infer(connection, ROWS)
         submit(connection, ROWS, "besteffort")[1].output()
-        background = background_worker_of(place)
-        assert background is not None
-        (foreground,) = {*processes_of(place)} - {supervisor_of(place), background}
-        assert turns(foreground) == {(os.SCHED_OTHER, SHORT_SLICE_NS)}
-        assert turns(background) == {(os.SCHED_BATCH, LONG_SLICE_NS)}
+        assert turns(foreground_worker_of(place)) == {(os.SCHED_OTHER, SHORT_SLICE_NS)}
+        assert turns(background(place)) == {(os.SCHED_BATCH, LONG_SLICE_NS)}

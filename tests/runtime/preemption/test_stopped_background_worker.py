@@ -15,7 +15,7 @@ from brisk.protocol.gate_page import GatePage
 from brisk.protocol.runtime_paths import RuntimePaths
 from brisk.stub.runtime_client.client import RuntimeClient
 from support.runtime.runtime_process import Answer, background_worker_of, submit
-from support.runtime.runtime_processes import hurry_helpers
+from support.runtime.runtime_processes import hurry_helpers, state_of
 from support.runtime.two_workers import background
 from support.waiting import TIMED, wait_until
 
@@ -40,17 +40,12 @@ def stop(worker: int) -> None:
     so they would wake one that was stopped here too early. Its last answer comes before the end of
     its segment is written to the gate.
     """
-    status = Path(f"/proc/{worker}/stat")
-
-    def state() -> str:
-        return status.read_text().rpartition(")")[2].split()[0]
-
     with TIMED:
         wait_until(lambda: not computes_a_segment(worker), "the end of its segment")
-        wait_until(lambda: state() == "S", "its sleep")
+        wait_until(lambda: state_of(worker) == "S", "its sleep")
     os.kill(worker, signal.SIGSTOP)
     with TIMED:
-        wait_until(lambda: state() == "T", "its stop")
+        wait_until(lambda: state_of(worker) == "T", "its stop")
 
 
 def start_background(place: RuntimePaths, connection: RuntimeClient) -> int:

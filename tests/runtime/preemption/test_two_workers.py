@@ -9,19 +9,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from brisk.protocol.records import TensorForm
 from brisk.protocol.runtime_paths import RuntimePaths
-from brisk.protocol.shared_memory import mark_is_set
 from brisk.stub.runtime_client.client import RuntimeClient
 from support.runtime.runtime_process import (
     SLOW_INPUT,
-    Answer,
     background_worker_of,
     describe,
     kill,
     opened,
     processes_of,
     submit,
+    submit_and_see_begin,
     supervisor_of,
 )
 from support.runtime.two_workers import await_best_effort, background, foreground_worker_of
@@ -72,11 +70,7 @@ def test_a_background_worker_killed_while_it_runs_costs_nobody_an_answer(
 ) -> None:
     answer_in(connection, "besteffort")
     with opened(shared_place, describe(slow, job_class="besteffort")) as lazy:
-        staged = lazy.stage((TensorForm("x", "FP32", SLOW_INPUT.shape),), [SLOW_INPUT.nbytes])
-        lazy.memory(staged.regions[0])[:] = SLOW_INPUT.tobytes()
-        long = Answer()
-        lazy.submit(staged, ["y"], "besteffort", None, long)
-        wait_until(lambda: mark_is_set(lazy.memory(staged.mark)), "the request to begin")
+        long, _ = submit_and_see_begin(lazy, "besteffort")
         foreground, before = foreground_worker_of(shared_place), background(shared_place)
         os.kill(before, signal.SIGSTOP)  # so that it answers none of these
         held = [submit(connection, ROWS + n, "besteffort")[1] for n in range(8)]

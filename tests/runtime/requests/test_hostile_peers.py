@@ -42,13 +42,13 @@ from brisk.stub.runtime_client.client import RuntimeClient
 from brisk.stub.runtime_client.pending import MAX_STRIKES
 from support.runtime.runtime_process import (
     SLOW_INPUT,
-    Answer,
     attach,
     describe,
     infer,
     memory_file,
     opened,
     quick_model,
+    submit_marked,
     worker_of,
 )
 from support.waiting import wait_until
@@ -297,13 +297,10 @@ def test_a_connection_that_is_dropped_is_no_worker_s_death(
     client = RuntimeClient(shared_place, describe(slow), lambda level, text: logged.append(text))
     client.open()
     try:
-        staged = client.stage((TensorForm("x", "FP32", SLOW_INPUT.shape),), [SLOW_INPUT.nbytes])
-        client.memory(staged.regions[0])[:] = SLOW_INPUT.tobytes()
-        answer = Answer()
-        client.submit(staged, ["y"], "normal", None, answer)
+        _, answer, begun = submit_marked(client, SLOW_INPUT)
         out_of_place: Any = DetachSlab(99)
         for turn in range(1, MAX_STRIKES + 2):
-            wait_until(lambda: mark_is_set(client.memory(staged.mark)), "its beginning")
+            wait_until(lambda: mark_is_set(begun), "its beginning")
             client.send(out_of_place)
             wait_until(lambda turn=turn: len(replays(logged)) == turn, "another connection")
         assert answer.output().shape == SLOW_INPUT.shape

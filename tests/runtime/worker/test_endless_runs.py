@@ -29,6 +29,7 @@ from support.runtime.runtime_process import (
     submit,
     worker_of,
 )
+from support.runtime.runtime_processes import processor_s
 from support.waiting import TIMED, wait_until
 
 pytestmark = pytest.mark.timing
@@ -40,11 +41,6 @@ ROWS = np.ones((3, 4), np.float32)
 @pytest.fixture
 def endless(tmp_path: Path) -> Path:
     return endless_model(tmp_path / "endless.onnx")
-
-
-def processor_s(process: int) -> float:
-    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def is_quiet(process: int) -> bool:

@@ -22,6 +22,7 @@ from support.runtime.runtime_process import (
     kill,
     opened,
     submit,
+    submit_marked,
     worker_of,
 )
 from support.waiting import wait_until
@@ -84,10 +85,8 @@ def test_a_request_that_ends_two_workers_takes_none_that_ran_with_it_along(
         number, _ = submit(blocker, SLOW_INPUT)
         sent = []
         for rounds in (2.0**62, 2.0, 3.0):
-            staged = connection.stage((TensorForm("x", "FP32", (1, 1)),), [4])
-            connection.memory(staged.regions[0])[:] = np.float32(rounds).tobytes()
-            sent.append((connection.memory(staged.mark), Answer()))
-            connection.submit(staged, ["y"], "normal", None, sent[-1][1])
+            _, answer, mark = submit_marked(connection, np.full((1, 1), rounds, np.float32))
+            sent.append((mark, answer))
         blocker.cancel(number)
         (endless, first), *others = sent
         wait_until(lambda: all(mark_is_set(mark) for mark, _ in sent), "that all run as one")

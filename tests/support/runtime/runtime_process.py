@@ -62,6 +62,12 @@ class Answer(Reply):
     def has_come(self) -> bool:
         return self._came.is_set()
 
+    @property
+    def ended_ns(self) -> int:
+        """When the worker had computed it, by the clock that all processes share."""
+        assert self.result is not None
+        return self.result.started_ns + self.result.execution_ns
+
     def wait(self) -> Answer:
         assert self._came.wait(PATIENCE_S), "no answer"
         return self
@@ -74,16 +80,16 @@ class Answer(Reply):
         return value
 
 
-def submit(
+def submit_marked(
     connection: RuntimeClient,
     value: np.ndarray,
     job_class: str = "normal",
     deadline_ns: int | None = None,
     arrived_ns: int = 0,
     requests: int = 1,
-) -> tuple[int, Answer]:
+) -> tuple[int, Answer, memoryview]:
     """Send float32 ``value``, of so many ``requests`` together, as ``x`` and ask for ``y``; return
-    the request's number and its answer."""
+    the request's number, its answer and its mark."""
     staged = connection.stage((TensorForm("x", "FP32", value.shape),), [value.nbytes])
     if value.nbytes:
         connection.memory(staged.regions[0])[:] = value.tobytes()
@@ -91,6 +97,18 @@ def submit(
     number = connection.submit(
         staged, ["y"], job_class, deadline_ns, answer, arrived_ns=arrived_ns, requests=requests
     )
+    return number, answer, connection.memory(staged.mark)
+
+
+def submit(
+    connection: RuntimeClient,
+    value: np.ndarray,
+    job_class: str = "normal",
+    deadline_ns: int | None = None,
+    **more: int,
+) -> tuple[int, Answer]:
+    """Send a request like ``submit_marked``; return its number and its answer."""
+    number, answer, _ = submit_marked(connection, value, job_class, deadline_ns, **more)
     return number, answer
 
 
@@ -99,11 +117,8 @@ def submit_and_see_begin(
 ) -> tuple[Answer, int]:
     """Send a request for the slow model, which runs when this returns; return its answer and
     number."""
-    staged = connection.stage((TensorForm("x", "FP32", SLOW_INPUT.shape),), [SLOW_INPUT.nbytes])
-    connection.memory(staged.regions[0])[:] = SLOW_INPUT.tobytes()
-    answer = Answer()
-    number = connection.submit(staged, ["y"], job_class, None, answer)
-    wait_until(lambda: mark_is_set(connection.memory(staged.mark)), "its beginning")
+    number, answer, mark = submit_marked(connection, SLOW_INPUT, job_class)
+    wait_until(lambda: mark_is_set(mark), "its beginning")
     return answer, number
 
 

@@ -69,6 +69,17 @@ def hurrying_best_effort(runtime_directory: Path) -> Iterator[None]:
         thread.join()
 
 
+def state_of(process: int) -> str:
+    """Return the letter of a process's state (proc(5)): R, S, T for one that is stopped, Z …"""
+    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def processor_s(process: int) -> float:
+    """Return the processor time that a process has had."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def children() -> list[int]:
     """Return the processes that this one's threads have started."""
     lists = Path("/proc/self/task").glob("*/children")
