@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from brisk.protocol.runtime_paths import Role
 from brisk.runtime import supervisor
 from brisk.runtime.heartbeat import Heartbeat, StallWatch
 from brisk.runtime.supervisor import WORKER_ENDED_IDLE, WorkerSlot, supervise
+from support.open_files import no_descriptor_left
 
 
 @pytest.mark.parametrize("has_descriptors", [True, False])
@@ -68,6 +70,24 @@ def test_a_worker_that_cannot_be_forked_now_is_forked_later(
     supervise([slot])
     assert len(attempts) == 3
     assert caplog.text.count("cannot be started now") == 2
+
+
+def test_a_look_at_a_worker_without_a_descriptor_ends_nobody() -> None:
+    """The system as a whole may have none left."""
+
+    def work(listeners: Sequence[socket.socket]) -> int:
+        signal.pause()
+        return WORKER_ENDED_IDLE
+
+    watch = StallWatch(Heartbeat(), 10.0)
+    slot = WorkerSlot(Role.FOREGROUND, (), work, lambda died: None, watch)
+    slot.fork([slot])
+    try:
+        with no_descriptor_left():
+            slot.end_if_stalled()
+        assert os.waitid(os.P_PID, slot.process, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+    finally:
+        slot.end()
 
 
 def test_the_watch_begins_anew_with_each_worker(

@@ -188,12 +188,14 @@ class WorkerSlot:
     def _is_kept_stopped(self) -> bool:
         """Return whether the worker was stopped by a signal at this and the last look.
 
-        Always False for the background worker, which the foreground worker may stop.
+        Always False for the background worker, which the foreground worker may stop, and where
+        the system does not tell.
         """
-        if self.role is Role.BACKGROUND:
-            return False
-        status = Path(f"/proc/{self.process}/stat").read_text()
-        was_stopped, self._was_stopped = self._was_stopped, status.rpartition(") ")[2][0] == "T"
+        was_stopped, self._was_stopped = self._was_stopped, False
+        if self.role is Role.FOREGROUND:
+            with contextlib.suppress(OSError):  # no descriptor is left to read it with
+                status = Path(f"/proc/{self.process}/stat").read_text()
+                self._was_stopped = status.rpartition(") ")[2][0] == "T"
         return was_stopped and self._was_stopped
 
     def end(self) -> None:

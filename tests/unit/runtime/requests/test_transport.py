@@ -246,7 +246,7 @@ def test_waking_ends_a_wait_from_any_thread_once(transport: Connections) -> None
 
 
 def test_connections_beyond_the_limit_of_open_files_wait_for_others_to_go(
-    transport: Connections,
+    transport: Connections, caplog: pytest.LogCaptureFixture
 ) -> None:
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     crowd = [connect() for _ in range(6)]
@@ -260,6 +260,9 @@ def test_connections_beyond_the_limit_of_open_files_wait_for_others_to_go(
         started_s = time.monotonic()
         assert list(transport.poll(0.2)) == []
         assert time.monotonic() - started_s > 0.15, "poll returned at once: it would spin"
+        for _ in range(100):  # as a worker asks between two steps
+            assert list(transport.poll(0)) == []
+        assert caplog.text.count("cannot be accepted now") == 1
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     deadline_s = time.monotonic() + 5.0

@@ -136,6 +136,8 @@ class Connections:
         self._departures: deque[Departure] = deque()
         self._accepted = 0
         self._is_accepting = True
+        self._is_short = False
+        """Whether the last attempt to accept a connection has failed for want of files."""
         self._anticipation = Anticipation()
 
     def watch(self, descriptor: int) -> None:
@@ -229,9 +231,12 @@ class Connections:
             except ConnectionAbortedError:  # the peer did not wait
                 continue
             except OSError as error:  # no more files: other peers wait until there are some
-                LOGGER.warning(f"a connection cannot be accepted now: {error}")
+                if not self._is_short:  # it is tried again every other turn
+                    LOGGER.warning(f"a connection cannot be accepted now: {error}")
+                self._is_short = True
                 self._listen(False)
                 return
+            self._is_short = False
             try:
                 pid = check_peer(connection)
             except ProtocolError:
