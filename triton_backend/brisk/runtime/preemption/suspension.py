@@ -13,7 +13,6 @@ from __future__ import annotations
 import errno
 import os
 import signal
-from collections.abc import Callable
 
 from brisk import telemetry
 from brisk.runtime.log import LOGGER
@@ -27,9 +26,8 @@ _PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 class Suspension:
     """Suspends the worker behind ``gate``; used by the foreground worker's main thread."""
 
-    def __init__(self, gate: Gate, tell: Callable[[str], None] = LOGGER.warning) -> None:
+    def __init__(self, gate: Gate) -> None:
         self._gate = gate
-        self._tell = tell
         self._is_allowed = True
         self._process = 0
         self._handle: int | None = None
@@ -63,7 +61,7 @@ class Suspension:
             if getattr(error, "errno", None) in _PASSING:
                 return False
             self._is_allowed = False
-            self._tell(
+            LOGGER.warning(
                 f"best-effort segments cannot be stopped half-way ({error}): those that real-time "
                 "requests come upon go on beside these; see 'brisk doctor'"
             )
