@@ -18,10 +18,6 @@ from brisk.scheduling.queue import ReadyQueue
 from support.runtime.waiting_jobs import drained, job, queue_of
 
 
-def test_jobs_leave_in_the_order_of_their_arrival_whatever_order_they_are_added_in() -> None:
-    assert drained(queue_of(job(3, "b"), job(1, "a"), job(2, "b"))) == [1, 2, 3]
-
-
 def test_a_full_model_sheds_its_least_urgent_request_for_a_more_urgent_one() -> None:
     queue: ReadyQueue[Job] = ReadyQueue()
     waiting = [
@@ -55,21 +51,14 @@ def test_a_full_queue_sheds_the_least_urgent_request_of_any_model() -> None:
 def test_the_class_decides_then_the_deadline_then_the_arrival() -> None:
     queue = queue_of(
         job(1, "a", 1, JobClass.BESTEFFORT),
-        job(2, "b", None),
+        job(7, "b", 100),
+        job(6, "c", None),
         job(3, "b", 900),
         job(4, "a", 100),
         job(5, "a", None, JobClass.REALTIME),
-        job(6, "c", None),
-        job(7, "b", 100),
+        job(2, "b", None),
     )
     assert drained(queue) == [5, 4, 7, 3, 2, 6, 1]
-
-
-def test_an_empty_queue_has_nothing_to_run_nor_to_wait_for() -> None:
-    queue = queue_of()
-    assert queue.pop() is None
-    assert queue.expire(10**18) == []
-    assert len(queue) == 0
 
 
 def test_the_bound_counts_a_model_s_own_waiting_jobs() -> None:
@@ -80,22 +69,6 @@ def test_the_bound_counts_a_model_s_own_waiting_jobs() -> None:
     assert (queue.waiting("a"), queue.waiting("b"), queue.waiting("c")) == (2, 2, 0)
     queue.check_integrity()
     assert drained(queue) == [1, 2, 3, 5]
-
-
-def test_a_job_that_runs_waits_no_more() -> None:
-    queue = queue_of(job(1))
-    assert queue.pop() is not None
-    queue.add(job(2), 1, "m")
-    assert len(queue) == 1
-
-
-def test_a_refused_job_leaves_no_trace() -> None:
-    queue = queue_of(job(1))
-    refused = job(2, deadline_ns=5)
-    with pytest.raises(UnavailableError):
-        queue.add(refused, 1, "m")
-    assert queue.expire(10) == []
-    assert drained(queue) == [1]
 
 
 def test_jobs_expire_at_their_deadline_not_before() -> None:
@@ -109,14 +82,6 @@ def test_jobs_expire_at_their_deadline_not_before() -> None:
 def test_of_equal_deadlines_the_first_comes_first() -> None:
     queue = queue_of(*[job(sequence, deadline_ns=7) for sequence in (3, 1, 2)])
     assert [one.number for one in queue.expire(7)] == [1, 2, 3]
-
-
-def test_a_running_job_does_not_expire() -> None:
-    queue = queue_of(job(1, deadline_ns=5))
-    running = queue.pop()
-    assert queue.expire(10) == []
-    assert running is not None
-    assert running.state is JobState.RUNNING
 
 
 def test_only_a_waiting_job_can_be_withdrawn_and_only_once() -> None:
@@ -169,15 +134,6 @@ def test_jobs_that_have_left_do_not_pile_up() -> None:
     assert drained(queue) == [0]
 
 
-def test_deadlines_of_answered_jobs_do_not_pile_up() -> None:
-    """Requests with long time-outs that are answered in time: the usual case."""
-    queue = queue_of()
-    for sequence in range(5000):
-        queue.add(job(sequence, deadline_ns=10**12 + sequence), None, "m")
-        queue.pop()
-    assert queue.entries < 200
-
-
 def test_deadlines_of_answered_jobs_do_not_pile_up_beside_one_that_waits() -> None:
     waiting = job(0, model="other")
     queue = queue_of(waiting)
@@ -201,17 +157,6 @@ def test_nothing_that_has_left_is_kept_while_nothing_waits() -> None:
     jobs = [each for each in gc.get_objects() if issubclass(type(each), Job)]
     assert not any(each.model == "left" for each in jobs)
     assert queue.entries == 0
-
-
-def test_deadlines_of_batched_jobs_do_not_pile_up() -> None:
-    queue = queue_of()
-    for sequence in range(0, 5000, 2):
-        first = job(sequence, deadline_ns=10**12 + sequence)
-        queue.add(first, None, "m")
-        queue.add(job(sequence + 1, deadline_ns=10**12 + sequence), None, "m")
-        assert queue.pop() is first
-        assert len(queue.pop_companions(first, lambda _: True)) == 1
-    assert queue.entries < 400
 
 
 def test_jobs_that_ran_together_can_wait_again() -> None:
