@@ -236,6 +236,15 @@ def test_no_two_threads_that_come_and_go_ever_hold_the_place_together(
     assert most == 1
 
 
+def test_words_about_a_path_that_is_no_text_come_to_whoever_takes_them(
+    place: RuntimePaths,
+) -> None:
+    place.prepare()
+    place.leave_words("/caf\udce9 cannot be used")
+    assert place.take_words(os.getpid()) == "/caf\\udce9 cannot be used"
+    assert place.take_words(os.getpid()) == ""
+
+
 def test_nobody_to_connect_to_is_the_socket_s_error(place: RuntimePaths) -> None:
     with nothing_left_open(), pytest.raises(FileNotFoundError):
         place.connect(1.0)

@@ -107,8 +107,9 @@ class RuntimePaths(NamedTuple):
         """
         self._words_path.unlink(missing_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        with open(os.open(self._words_path, flags, 0o600), "w") as file:
-            file.write(f"{os.getpid()} {problem}")
+        words = f"{os.getpid()} {problem}".encode(errors="backslashreplace")  # paths are any bytes
+        with open(os.open(self._words_path, flags, 0o600), "wb") as file:
+            file.write(words)
 
     def take_words(self, process: int) -> str:
         """Return, and remove, the reason why runtime ``process`` could not start; empty if it left
