@@ -1,7 +1,8 @@
 """The declarations of all metrics, by which they are counted, published, documented and shown.
 
-To add a metric: declare it here, call ``telemetry.count``, ``observe`` or ``hold`` where it
-happens, run ``tools/make-metrics-pages``. Durations are kept in ns and published in seconds.
+To add a metric: declare it here, call ``telemetry.count``, ``observe`` or ``STATISTICS.hold``
+where it happens, run ``tools/make-metrics-pages``. Durations are kept in ns and published in
+seconds.
 """
 
 from __future__ import annotations

@@ -184,7 +184,7 @@ class Observation:
         now = {
             (worker, entry.bindings[0].model.name, str(entry.bindings[0].model.version)): session
             for entry in self.sessions.entries()
-            if entry.bindings and (session := entry.session) is not None
+            if (session := entry.session) is not None
         }
         for labels in {*now, *self._measured}:  # a model that is gone holds nothing
             held_by = now.get(labels)
