@@ -6,6 +6,7 @@ Used by the worker's only scheduling thread; not thread-safe.
 from __future__ import annotations
 
 import heapq
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Generic, TypeVar
@@ -71,18 +72,17 @@ class _ClassTurns(Generic[AnyJob]):
 
     def _find_first(self) -> AnyJob | None:
         first: AnyJob | None = None
-        least: tuple[int, int, int] | None = None
+        least = (NO_DEADLINE_NS, math.inf, 0)
         empty = []
         for name, line in self.lines.items():
             head = self._head(line)
             if head is None:
                 empty.append(name)
-                continue
-            deadline_ns, number, _ = line[0]
-            served_ns = self.served_ns.get(name, 0) if head.deadline_ns is None else 0
-            turn = (deadline_ns, served_ns, number)
-            if least is None or turn < least:
-                first, least = head, turn
+            elif line[0][0] <= least[0]:
+                served_ns = self.served_ns.get(name, 0) if head.deadline_ns is None else 0
+                turn = (line[0][0], served_ns, head.number)
+                if turn < least:
+                    first, least = head, turn
         for name in empty:
             del self.lines[name]
         return first
