@@ -158,9 +158,7 @@ def test_a_kernel_that_refuses_is_told_of_once(
     assert "Operation not permitted" in text
 
 
-def test_a_lack_of_descriptors_is_no_refusal(
-    pair: Pair, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_lack_of_descriptors_is_no_refusal(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
     suspension = Suspension(pair.gate)
     with no_descriptor_left():
         suspension.suspend(0)
