@@ -87,6 +87,6 @@ def _names(driver: Driver) -> str:
     names = []
     for ordinal in range(driver.devices):
         context = Context(driver, ordinal)
-        names.append(context.facts.name)
+        names.append(context.name)
         context.close()
     return ", ".join(names)

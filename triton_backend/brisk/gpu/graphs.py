@@ -21,15 +21,10 @@ from enum import IntEnum
 from typing import Any
 
 from brisk.errors import InternalError
-from brisk.gpu.driver import CudaError, Driver, Stream
+from brisk.gpu.driver import CudaError, Driver, Resource, Stream
 
 _OWN_THREAD = 1
 """CU_STREAM_CAPTURE_MODE_THREAD_LOCAL: calls of other threads are not affected meanwhile."""
-
-_PRIORITY = 8
-"""CU_LAUNCH_ATTRIBUTE_PRIORITY."""
-
-_ATTRIBUTE_BYTES = 64
 
 _PARAMETER_BYTES = 256
 """The space for the parameters of a node; those of a kernel and a fill are opaque here."""
@@ -105,22 +100,18 @@ COPIED = frozenset({NodeKind.KERNEL, NodeKind.COPY, NodeKind.FILL, NodeKind.EMPT
 """The kinds of nodes that another graph can have, too."""
 
 
-class Graph:
-    """A captured graph. One thread at a time may use it."""
+class Graph(Resource):
+    """A captured graph. One thread at a time may use it. Executables that were made of it stay
+    valid when it is closed."""
+
+    _DESTROY = "cuGraphDestroy"
 
     def __init__(self, driver: Driver, handle: int) -> None:
-        self.driver = driver
-        self._handle = handle
+        super().__init__(driver, handle)
         self._context = driver.handle("cuCtxGetCurrent")
         self._before: defaultdict[int, list[int]] = defaultdict(list)
         self.nodes = self._ordered()
         """The nodes' handles, in an order in which they can run."""
-
-    def close(self) -> None:
-        """Destroy the graph; executables that were made of it stay valid."""
-        if self._handle:
-            handle, self._handle = self._handle, 0
-            self.driver.call("cuGraphDestroy", handle)
 
     def kinds(self) -> dict[str, int]:
         """Return the number of nodes by kind."""
@@ -130,14 +121,6 @@ class Graph:
             name = NodeKind(kind).name.lower() if kind in set(NodeKind) else f"kind {kind}"
             counts[name] = counts.get(name, 0) + 1
         return counts
-
-    def priority(self, index: int) -> int | None:
-        """Return the priority of the node's kernel; None if the node is no kernel."""
-        if self._kind(self.nodes[index]) != NodeKind.KERNEL:
-            return None
-        value = (c_int * (_ATTRIBUTE_BYTES // ctypes.sizeof(c_int)))()
-        self.driver.call("cuGraphKernelNodeGetAttribute", self.nodes[index], _PRIORITY, value)
-        return int(value[0])
 
     @property
     def can_be_cut(self) -> bool:
@@ -169,7 +152,7 @@ class Graph:
         if not 0 <= first < end <= len(self.nodes):
             raise ValueError(f"nodes {first} to {end} of a graph of {len(self.nodes)}")
         if (first, end) == (0, len(self.nodes)) and not sources:
-            return Executable(self.driver, self._instantiate(self._handle))
+            return Executable(self.driver, self._instantiate(self.handle))
         chunk = self.driver.handle("cuGraphCreate", 0)
         try:
             copies: dict[int, int] = {}
@@ -237,16 +220,16 @@ class Graph:
 
     def _ordered(self) -> tuple[int, ...]:
         count = c_size_t()
-        self.driver.call("cuGraphGetNodes", self._handle, None, ctypes.byref(count))
+        self.driver.call("cuGraphGetNodes", self.handle, None, ctypes.byref(count))
         nodes = (c_void_p * count.value)()
-        self.driver.call("cuGraphGetNodes", self._handle, nodes, ctypes.byref(count))
+        self.driver.call("cuGraphGetNodes", self.handle, nodes, ctypes.byref(count))
         edges = c_size_t()
-        self.driver.call("cuGraphGetEdges_v2", self._handle, None, None, None, ctypes.byref(edges))
+        self.driver.call("cuGraphGetEdges_v2", self.handle, None, None, None, ctypes.byref(edges))
         froms, tos = (c_void_p * edges.value)(), (c_void_p * edges.value)()
         data = (ctypes.c_uint64 * edges.value)()
         if edges.value:
             self.driver.call(
-                "cuGraphGetEdges_v2", self._handle, froms, tos, data, ctypes.byref(edges)
+                "cuGraphGetEdges_v2", self.handle, froms, tos, data, ctypes.byref(edges)
             )
         pairs = [(one or 0, other or 0) for one, other in zip(froms, tos, strict=True)]
         for one, other in pairs:
@@ -254,26 +237,19 @@ class Graph:
         return in_order([node or 0 for node in nodes], pairs)
 
 
-class Executable:
+class Executable(Resource):
     """A graph, or a chunk of one, that can be launched on the device."""
 
-    def __init__(self, driver: Driver, handle: int) -> None:
-        self.driver = driver
-        self._handle = handle
-
-    def close(self) -> None:
-        if self._handle:
-            handle, self._handle = self._handle, 0
-            self.driver.call("cuGraphExecDestroy", handle)
+    _DESTROY = "cuGraphExecDestroy"
 
     def upload(self, stream: Stream) -> None:
         """Copy it to the device, so that the first launch takes no longer than others."""
-        self.driver.call("cuGraphUpload", self._handle, stream.handle)
+        self.driver.call("cuGraphUpload", self.handle, stream.handle)
 
     def launch(self, stream: Stream) -> None:
         """Launch it on ``stream``, behind earlier work and with the stream's priority; returns
         at once."""
-        self.driver.call("cuGraphLaunch", self._handle, stream.handle)
+        self.driver.call("cuGraphLaunch", self.handle, stream.handle)
 
 
 @contextlib.contextmanager
