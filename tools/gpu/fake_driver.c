@@ -171,10 +171,6 @@ int cuStreamSynchronize(void *stream) {
     thing *s = is(stream, 'S');
     return !s ? HANDLE : s->is_capturing ? CAPTURING : OK;
 }
-int cuStreamQuery(void *stream) {
-    MAY_FAIL
-    return is(stream, 'S') ? OK : HANDLE;
-}
 int cuStreamBeginCapture_v2(void *stream, int mode) {
     thing *s = is(stream, 'S');
     if (!s) return HANDLE;

@@ -9,44 +9,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from queue import SimpleQueue
 from typing import Any
 
 from brisk.gpu.driver import Context, Stream
-
-
-class LaneWork:
-    """Work that was queued for the device thread, and its result."""
-
-    def __init__(self, work: Callable[[], Any]) -> None:
-        self._work: Callable[[], Any] | None = work
-        self._ended = threading.Event()
-        self._value: Any = None
-        self._error: BaseException | None = None
-
-    @property
-    def is_done(self) -> bool:
-        return self._ended.is_set()
-
-    def wait(self, timeout_s: float | None = None) -> bool:
-        return self._ended.wait(timeout_s)
-
-    def result(self) -> Any:
-        """Return the result of the work, waiting for it. Raises what the work raised."""
-        self._ended.wait()
-        if self._error is not None:
-            raise self._error
-        return self._value
-
-    def perform(self) -> None:
-        work, self._work = self._work, None
-        assert work is not None
-        try:
-            self._value = work()
-        except BaseException as error:  # noqa: BLE001  # ``result`` raises it
-            self._error = error
-        self._ended.set()
 
 
 class Device:
@@ -60,7 +28,7 @@ class Device:
         self.streams: tuple[Stream, ...] = tuple(map(context.stream, urgencies))
         self._spare: list[Stream] = []
         self._issuing: Stream | None = None
-        self._work: SimpleQueue[LaneWork] = SimpleQueue()
+        self._work: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
         threading.Thread(target=self._serve, name="brisk-gpu", daemon=True).start()
 
     def borrow(self) -> Stream:
@@ -94,13 +62,20 @@ class Device:
         finally:
             self._issuing = before
 
-    def perform(self, work: Callable[[], Any]) -> LaneWork:
+    def perform(self, work: Callable[[], Any]) -> Future[Any]:
         """Queue ``work`` for the device thread, behind earlier work."""
-        ticket = LaneWork(work)
-        self._work.put(ticket)
+        ticket: Future[Any] = Future()
+        self._work.put((ticket, work))
         return ticket
 
     def _serve(self) -> None:
         self.context.enter()
         while True:
-            self._work.get().perform()
+            _perform(*self._work.get())
+
+
+def _perform(ticket: Future[Any], work: Callable[[], Any]) -> None:
+    try:
+        ticket.set_result(work())
+    except BaseException as error:  # noqa: BLE001  # ``result`` raises it
+        ticket.set_exception(error)

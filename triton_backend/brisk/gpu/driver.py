@@ -55,7 +55,6 @@ _SIGNATURES: Mapping[str, Sequence[type]] = {
     "cuStreamCreateWithPriority": (_POINTER, c_uint, c_int),
     "cuStreamDestroy_v2": (_POINTER,),
     "cuStreamSynchronize": (_POINTER,),
-    "cuStreamQuery": (_POINTER,),
     "cuStreamBeginCapture_v2": (_POINTER, c_int),
     "cuStreamEndCapture": (_POINTER, _POINTER),
     "cuEventCreate": (_POINTER, c_uint),
@@ -123,8 +122,7 @@ class Driver:
             raise CudaError(function, number, self._name_of(number))
 
     def is_done(self, function: str, handle: int) -> bool:
-        """Return what ``cuStreamQuery`` and ``cuEventQuery`` report; never waits. Raises
-        CudaError."""
+        """Return what ``cuEventQuery`` reports; never waits. Raises CudaError."""
         number = self._result(function, handle)
         if number not in (0, NOT_READY):
             raise CudaError(function, number, self._name_of(number))
@@ -265,9 +263,6 @@ class Stream(Resource):
 
     def synchronise(self) -> None:
         self.driver.call("cuStreamSynchronize", self.handle)
-
-    def is_done(self) -> bool:
-        return self.driver.is_done("cuStreamQuery", self.handle)
 
     def to_device(self, memory: DeviceMemory, address: int, size_bytes: int) -> None:
         """Copy bytes at ``address`` to the device.

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from brisk.errors import BriskError
 from brisk.gpu.capture import Capture, NotCapturedError
-from brisk.gpu.device import Device, LaneWork
+from brisk.gpu.device import Device
 from brisk.gpu.driver import Event, Stream
 
 MOST_CAPTURED = 16
@@ -82,7 +83,7 @@ class CapturedNetwork:
         """The number of the run that uses the network's memory."""
         self._tail: Event = device.context.event()
         """The event behind the work that was issued last."""
-        self._busy: LaneWork | None = None
+        self._busy: Future[Any] | None = None
         self._is_closed = False
 
     @property
@@ -92,7 +93,7 @@ class CapturedNetwork:
 
     def is_free(self) -> bool:
         """Whether the device thread no longer uses it; waits up to ``PATIENCE_S`` for that."""
-        if self._busy is not None and self._busy.wait(PATIENCE_S):
+        if self._busy is not None and wait([self._busy], PATIENCE_S).done:
             self._busy = None
         return self._busy is None
 
@@ -123,13 +124,13 @@ class CapturedNetwork:
             self._seen.popitem(last=False)
         return False
 
-    def capture(self, key: Key, inputs: Mapping[str, np.ndarray]) -> LaneWork:
+    def capture(self, key: Key, inputs: Mapping[str, np.ndarray]) -> Future[Any]:
         """Have the device thread capture a run; its result is in ``captured`` afterwards."""
         self.take()
         self._busy = self.device.perform(lambda: self._capture(key, inputs))
         return self._busy
 
-    def run_plain(self, inputs: Mapping[str, Any], requested: Sequence[str]) -> LaneWork:
+    def run_plain(self, inputs: Mapping[str, Any], requested: Sequence[str]) -> Future[Any]:
         """Have the device thread run the session to the end; the result is the requested outputs
         by name."""
         self.take()
@@ -222,20 +223,6 @@ class CapturedRun:
     early = None
     """None: no learned caches answer rows of this run."""
 
-    __slots__ = (
-        "_capture",
-        "_chunks",
-        "_inputs",
-        "_is_plain",
-        "_network",
-        "_position",
-        "_requested",
-        "_results",
-        "_ticket",
-        "_turn",
-        "key",
-    )
-
     def __init__(
         self, network: CapturedNetwork, inputs: Mapping[str, np.ndarray], requested: Sequence[str]
     ) -> None:
@@ -248,7 +235,7 @@ class CapturedRun:
         self._chunks: Sequence[Any] = ()
         self._position = 0
         self._turn = -1
-        self._ticket: LaneWork | None = None
+        self._ticket: Future[Any] | None = None
         self._is_plain = False
         self._results: dict[str, Any] | None = None
 
