@@ -78,7 +78,6 @@ class ModelArrival:
         self._run_s: Sequence[float] = ()
         self._bytes_per_s = 0.0
         self._lock = threading.Lock()
-        self._on_ripe: list[_Tell] = []
         self._on_whole: list[_Tell] = []
         self._on_change: list[_Tell] = []
         self._all_here = threading.Event()
@@ -221,24 +220,18 @@ class ModelArrival:
                 raise self.problem
             self._rest()
 
-    def when_ripe(self, tell: _Tell) -> None:
-        """Call ``tell`` once, in any thread, when requests may begin to run, perhaps at once."""
-        self._register(self._on_ripe, lambda: self.is_ripe, tell)
-
     def when_whole(self, tell: _Tell) -> None:
         """Call ``tell`` once, in any thread, when all of the model's files are here."""
-        self._register(self._on_whole, lambda: self._is_whole, tell)
+        with self._lock:
+            if not self._is_whole:
+                self._on_whole.append(tell)
+                return
+        tell()
 
     def when_changed(self, tell: _Tell) -> None:
-        """Call ``tell`` each time when rows that a request waits for have arrived, and when
-        nothing has arrived for long: see ``problem``."""
+        """Call ``tell`` now, and in any thread each time when requests may begin to run, rows that
+        a request waits for have arrived, or nothing has arrived for long: see ``problem``."""
         self._on_change.append(tell)
-
-    def _register(self, told: list[_Tell], is_so: Callable[[], bool], tell: _Tell) -> None:
-        with self._lock:
-            if not is_so():
-                told.append(tell)
-                return
         tell()
 
     def _range(self, part: FileBytes) -> Range:
@@ -291,11 +284,8 @@ class ModelArrival:
             return
         missing = [self.copy.missing_bytes(spans) for spans in self._spans]
         if is_ripe(missing, self._run_s, self._bytes_per_s):
-            with self._lock:
-                self.is_ripe = True
-                told, self._on_ripe = self._on_ripe, []
-            for tell in told:
-                tell()
+            self.is_ripe = True
+            self._changed()
 
     # The thread that asks the courier.
 

@@ -215,7 +215,6 @@ class Loader:
             self._is_here(entry, session)
             return
         arrival.while_opening(entry.opens)
-        arrival.when_ripe(lambda: self.tell(LoadArrival(entry)))
         arrival.when_changed(lambda: self.tell(LoadArrival(entry)))
         arrival.when_whole(lambda: self._is_here(entry, session))
 

@@ -78,4 +78,4 @@ def import_what_files_need() -> None:
 
     onnx.defs.has("Identity")  # registers all operators, which takes the first model 10 ms
     if (runtime_directory() / COURIER_SOCKET).exists():
-        import brisk.runtime.arrivals.starting  # noqa: F401  # for models that lie elsewhere
+        import brisk.runtime.arrivals.arrival  # noqa: F401  # for models that lie elsewhere

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from brisk.artefacts import content
 from brisk.artefacts.skeletons import may_be_noted
-from brisk.errors import ArtefactError, InvalidModelError
+from brisk.errors import ArtefactError, BriskError, InvalidModelError
 from brisk.exits.files.versions import taps_of_latest
 from brisk.runtime.log import LOGGER
 from brisk.runtime.sessions.attempts import MOST_DEATHS, exchange_attempt
@@ -229,33 +229,69 @@ def _arriving(
     copy: LocalCopy,
     reject: Callable[[ArtefactError], None] | None,
 ) -> tuple[Source, ModelArrival]:
-    """Call ``open_arriving`` for ``file``. ``plain``: the file without the published cuts. Raises
-    InvalidModelError like ``BareModel``."""
-    from brisk.runtime.arrivals.starting import open_arriving
+    """Return the source that starts a model soonest while its bytes are on their way, and the
+    arrival that its segments wait for. ``plain``: the file without the published cuts.
+
+    First choice: the form of another model of the same structure, for which only this model's
+    weights are fetched. Second: the model's own prepared form, if one was published for this
+    machine and comes sooner than what it saves. Else the weights in the model's file.
+
+    A segment's session is made only when its bytes are here, so requests, not the load, report
+    what ONNX Runtime rejects. Raises UnavailableError if nothing can be fetched, and
+    InvalidModelError like ``BareModel``.
+    """
+    from brisk.runtime.arrivals.arrival import ModelArrival
     from brisk.segments.model.sources import BareModel
 
-    takes_forms = reject is not None and file.tuning.keeps_answers
-    return open_arriving(
-        copy,
-        prepared_name(copy.digests(), file.taps) if takes_forms else None,
-        lambda: _of_sibling(plain, reject) if reject and plain.may_have_siblings else (None, None),
-        lambda path: MendedModel(path, file, reject or (lambda error: None)),
-        lambda read: BareModel(
-            file.path, file.threads, file.taps, file.tuning, file=read, is_awaited=True
-        ),
-    )
+    arrival = ModelArrival(copy)
+    try:
+        read: ModelFile | None = None
+        source: Source | None = None
+        if reject is not None and plain.may_have_siblings:
+            read, source = _of_sibling(plain, reject)
+        if source is None and reject is not None and file.tuning.keeps_answers:
+            taken = arrival.take_form(prepared_name(copy.digests(), file.taps))
+            try:
+                source = None if taken is None else MendedModel(taken, file, reject)
+            except ArtefactError as error:
+                LOGGER.warning(f"{error}; its weights are fetched instead")
+        if source is None:
+            source = BareModel(
+                file.path, file.threads, file.taps, file.tuning, file=read, is_awaited=True
+            )
+        arrival.expect(source)
+    except BaseException:
+        arrival.close()
+        raise
+    return source, arrival
 
 
 def _form_of_whole(
     file: OwnFile, copy: LocalCopy, reject: Callable[[ArtefactError], None]
 ) -> tuple[Source | None, ModelArrival | None]:
-    """Call ``open_form`` for a model whose own files are here."""
-    from brisk.runtime.arrivals.starting import open_form
+    """Return the source and arrival of a model's prepared form that is still on its way when the
+    model's own files are here. A small model's form arrives last, but waiting for it takes less
+    time than a start without it. Return (None, None) if no form is on its way."""
+    from brisk.copies.connection import is_there
+    from brisk.runtime.arrivals.arrival import ModelArrival
 
-    if not file.tuning.keeps_answers:
+    form = prepared_name(copy.digests(), file.taps) if file.tuning.keeps_answers else None
+    if form is None or copy.manifest.form_named(form) is None or not is_there():
         return None, None
-    name = prepared_name(copy.digests(), file.taps)
-    return open_form(copy, name, lambda path: MendedModel(path, file, reject))
+    try:
+        arrival = ModelArrival(copy)
+    except (BriskError, OSError):
+        return None, None
+    try:
+        taken = arrival.take_form(form, is_begun=True)
+        if taken is not None:
+            source = MendedModel(taken, file, reject)
+            arrival.expect(source)
+            return source, arrival
+    except (BriskError, OSError) as error:
+        LOGGER.warning(f"{error}; the model's own file is used instead")
+    arrival.close()
+    return None, None
 
 
 def _prepared(file: OwnFile, reject: Callable[[ArtefactError], None]) -> MendedModel | None:
