@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 
+import pytest
+
 from brisk.runtime.models.load_queue import LoadQueue
 from support.waiting import wait_until
 
@@ -78,3 +80,29 @@ def test_tasks_are_done_one_at_a_time_and_none_waits_for_a_slow_one() -> None:
     assert ended == ["quick0", "quick2", "quick4"]
     goes_on.set()
     wait_until(lambda: len(ended) == 5, "all")
+
+
+def test_where_the_system_has_no_thread_left_a_task_waits_for_those_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    queue: LoadQueue[str] = LoadQueue()
+    goes_on = threading.Event()
+    began: list[str] = []
+
+    def work(task: str) -> None:
+        began.append(task)
+        goes_on.wait(30)
+
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    queue.serve(work, "loads")
+    queue.put("first", "normal")
+    wait_until(lambda: began == ["first"], "the first one")
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", start)
+        queue.put("second", "normal")
+    queue.put("third", "normal")  # which starts a thread, for the second
+    wait_until(lambda: began == ["first", "second"], "the second one")
+    goes_on.set()
+    wait_until(lambda: began == ["first", "second", "third"], "the third one")

@@ -9,12 +9,18 @@ from pathlib import Path
 import pytest
 
 from brisk.os_priority import LOADING, Precedence, at_loading_priority
-from brisk.runtime.models.entry import LoadOutcome
+from brisk.runtime.early_exit.cache_watch import CacheWatch
+from brisk.runtime.models.entry import LoadOutcome, SessionEntry
 from brisk.runtime.models.load_watch import LoadWatch
+from brisk.runtime.models.loader import Loader
 from brisk.runtime.models.table import SessionTable
 from brisk.runtime.pipelines.loading import PipelineLoads
+from brisk.runtime.requests.batch import RunsInProgress
+from brisk.runtime.settings import ArtefactUse
 from brisk.scheduling.job_class import JobClass
 from support.runtime.requests import ASession, NotingLoader, a_model, a_peer
+from support.runtime.runtime_process import quick_model
+from support.waiting import wait_until
 
 
 def niceness() -> int:
@@ -73,3 +79,28 @@ def test_a_load_stands_back_while_a_more_urgent_model_is_served(
     table.bind(a_peer(2), loaded)
     # nothing is served yet when the first one comes
     assert [entry.has_low_priority for entry in loader.asked] == [False, expected]
+
+
+def test_a_load_for_which_no_thread_can_begin_is_refused_and_the_next_one_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, runs = quick_model(tmp_path / "model.onnx"), RunsInProgress()
+    loader = Loader("cpu", 1, lambda: None, ArtefactUse.OFF, CacheWatch(None), 60.0, runs)
+    begin = threading.Thread.start
+
+    def start(thread: threading.Thread) -> None:
+        if thread.name == "brisk-low-priority":
+            raise RuntimeError("can't start new thread")
+        begin(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    for key in ("refused", "loaded"):
+        entry = SessionEntry(key, model, a_model(model), has_low_priority=key == "refused")
+        loader.load(entry)
+    wait_until(lambda: len(loader.outcomes) >= 2, "both outcomes")
+    refused, loaded = loader.outcomes.popleft(), loader.outcomes.popleft()
+    assert isinstance(refused, LoadOutcome)
+    assert isinstance(loaded, LoadOutcome)
+    assert str(refused.error) == f"loading {model} failed: RuntimeError: can't start new thread"
+    assert loaded.session is not None
+    loaded.session.close()

@@ -4,6 +4,7 @@ unless a task takes long.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -52,11 +53,12 @@ class LoadQueue(Generic[Task]):
     def _have_a_free_thread(self) -> None:
         """If all threads are busy, start one that waits until the tasks under way are slow."""
         if self._work and len(self._begun_s) == self._threads < MOST_THREADS:
-            self._add_thread()
+            with contextlib.suppress(RuntimeError):  # the system has none left: the task waits
+                self._add_thread()
 
     def _add_thread(self) -> None:
-        self._threads += 1
         threading.Thread(target=self._run, name=self._name, daemon=True).start()
+        self._threads += 1
 
     def _run(self) -> None:
         assert self._work is not None

@@ -187,10 +187,7 @@ class Loader:
         is_lone = entry.requester.strikes > 0
         if is_lone:
             self.lone.enter()
-        if entry.has_low_priority:
-            session = at_loading_priority(lambda: self._made_runnable(entry))
-        else:
-            session = self._made_runnable(entry)
+        session = self._made_runnable(entry)
         name = f"load {entry.path.name}"
         SPANS.add(LOADS, name, begin_ns, time.monotonic_ns(), str(entry.path))
         if isinstance(session, BriskError):
@@ -221,14 +218,16 @@ class Loader:
     def _made_runnable(self, entry: SessionEntry) -> Session | BriskError:
         """Return the session, or the error of its load."""
         entry.begin()
+        load = partial(
+            load_session,
+            *(entry.path, self._device, self._threads),
+            None if self._artefacts is ArtefactUse.OFF else _reject,
+            self._yielding.yield_to_urgent,
+            entry.requester.tuning,
+            takes_learned=entry.aim is not None,
+        )
         try:
-            return load_session(
-                *(entry.path, self._device, self._threads),
-                None if self._artefacts is ArtefactUse.OFF else _reject,
-                self._yielding.yield_to_urgent,
-                entry.requester.tuning,
-                takes_learned=entry.aim is not None,
-            )
+            return at_loading_priority(load) if entry.has_low_priority else load()
         except BriskError as error:
             return error
         except Exception as error:  # noqa: BLE001  # any error of a load must reach its requesters
