@@ -80,23 +80,13 @@ def test_a_model_is_at_fault_if_its_work_took_too_long_while_wanted(is_wanted: b
     assert found.at_fault == (model if is_wanted else None)
 
 
-def test_work_of_other_threads_is_over_when_it_says_so() -> None:
-    clock, over = Clock(), [False]
-    watch = LoadWatch(1000.0, clock)
-    watch.follow("lanes", lambda: False, lambda: over[0])
-    watch.follow("lanes that have ended", lambda: False, lambda: True)
-    assert watch.look() is None
-    over[0] = True
-    clock.now_s += 2 * ABANDONED_S
-    assert watch.look() is None
-
-
 def test_lanes_that_took_too_long_are_their_model_s_fault() -> None:
     clock, model = Clock(), Path("model.onnx")
     watch = LoadWatch(60.0, clock)
     table = SegmentTable(1, lambda index: index)
     table.lanes_at_work += 1
     watch.follow_lanes(model, table)
+    watch.follow_lanes(model, SegmentTable(0, lambda index: index))  # which has ended
     clock.now_s += 60.0
     assert watch.look() is None
     clock.now_s += ABANDONED_S

@@ -25,7 +25,7 @@ def test_it_begins_when_it_is_granted_and_runs_begin_again_when_it_has_left() ->
     lone = LoneLoad(lambda: woken.append(None), RunsInProgress())
     assert not lone.is_wanted
     thread = _entering(lone)
-    lone.grant()
+    lone.holds_runs()
     thread.join(10)
     assert not thread.is_alive()
     assert lone.is_wanted
@@ -58,7 +58,7 @@ def test_others_wait_for_it_a_bounded_time() -> None:
     now_s = [0.0]
     lone = LoneLoad(lambda: None, RunsInProgress(), lambda: now_s[0])
     thread = _entering(lone)
-    lone.grant()
+    lone.holds_runs()
     thread.join(10)
     now_s[0] = LONGEST_ALONE_S + 1
     assert not lone.is_wanted
@@ -70,7 +70,7 @@ def test_each_one_is_granted_anew() -> None:
         thread = _entering(lone)
         thread.join(0.05)
         assert thread.is_alive()
-        lone.grant()
+        lone.holds_runs()
         thread.join(10)
         lone.leave()
 
@@ -81,13 +81,13 @@ def test_the_next_one_waits_for_the_lanes_of_the_one_before(is_closed: bool) -> 
     table = SegmentTable(1, lambda index: "segment")
     lone = LoneLoad(lambda: None, RunsInProgress())
     thread = _entering(lone)
-    lone.grant()
+    lone.holds_runs()
     thread.join(10)
     lone.go_on_in(table)
     assert lone.is_wanted
     following = threading.Thread(target=lone.enter)
     following.start()
-    lone.grant()
+    lone.holds_runs()
     following.join(0.05)
     assert following.is_alive()
     if is_closed:
@@ -95,7 +95,7 @@ def test_the_next_one_waits_for_the_lanes_of_the_one_before(is_closed: bool) -> 
     else:
         table.work("lane")
     while following.is_alive():
-        lone.grant()
+        lone.holds_runs()
         following.join(0.01)
     assert lone.is_wanted
     lone.leave()

@@ -61,20 +61,13 @@ class SegmentPreparer:
         self._delay_s = delay_s
         self._tasks: queue.SimpleQueue[tuple[float, PreparationTask]] = queue.SimpleQueue()
         """The tasks, each with the time when it is due."""
-        self._starting = threading.Lock()
-        self._thread: threading.Thread | None = None
         self._refused: set[tuple[str, tuple[str, ...]]] = set()
         self._process = HelperProcess("brisk.runtime.models.background_prepare")
+        threading.Thread(target=self._run, name="brisk-prepare", daemon=True).start()
 
     def build_later(self, task: PreparationTask) -> None:
         """Queue ``task``, which makes the prepared form later, unless it exists."""
         self._tasks.put((time.monotonic() + self._delay_s, task))
-        with self._starting:
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._run, name="brisk-prepare", daemon=True
-                )
-                self._thread.start()
 
     def _run(self) -> None:
         while True:
@@ -82,7 +75,7 @@ class SegmentPreparer:
             time.sleep(max(due_s - time.monotonic(), 0.0))
             status = self._build(task)
             if status == BUSY:
-                self._tasks.put((time.monotonic() + self._delay_s, task))
+                self.build_later(task)
             else:
                 task.tell(status == 0)
 

@@ -74,24 +74,16 @@ class LoadWatch:
         finally:
             self._works.remove(work)
 
-    def follow(
-        self,
-        what: str,
-        is_wanted: Callable[[], bool],
-        is_over: Callable[[], bool],
-        model: Path | None = None,
-    ) -> None:
-        """Watch work of other threads, which do not report. Arguments as in ``Work``."""
-        if not is_over():
-            self._works.append(Work(what, self._clock_s(), is_wanted, is_over, None, model))
-
     def follow_lanes(self, model: Path, table: SegmentTable[Any]) -> None:
-        """Watch the loader threads of a model's segments."""
-        self.follow(
-            f"loading segments of {model}",
-            lambda: not table.is_closed,
-            lambda: not table.is_left_to_lanes,
-            model,
+        """Watch the loader threads of a model's segments, which do not report."""
+        self._works.append(
+            Work(
+                f"loading segments of {model}",
+                self._clock_s(),
+                lambda: not table.is_closed,
+                lambda: not table.is_left_to_lanes,
+                model=model,
+            )
         )
 
     def look(self) -> Work | None:

@@ -155,8 +155,7 @@ class LoneLoad:
     else. Its second load and those after it therefore begin when no run is on the stack, and none
     begins concurrently with them.
 
-    The worker's main thread uses ``is_used``, ``holds_runs`` and ``grant``, the loader thread all
-    else.
+    The worker's main thread uses ``is_used`` and ``holds_runs``, the loader thread all else.
     """
 
     def __init__(
@@ -184,7 +183,7 @@ class LoneLoad:
         if not self.is_wanted:
             return False
         if not _is_serving(self._activity):
-            self.grant()
+            self._granted.set()
         return True
 
     @property
@@ -194,10 +193,6 @@ class LoneLoad:
         if until_s is None or self._clock_s() >= until_s:
             return False
         return table is None or (table.is_loading and not table.is_short)
-
-    def grant(self) -> None:
-        """Let the load begin: no run is on the stack, and none begins while ``is_wanted``."""
-        self._granted.set()
 
     def enter(self) -> None:
         """Block until no run computes, for LONGEST_ALONE_S at most; ``go_on_in`` or ``leave`` must
