@@ -8,13 +8,12 @@ import shutil
 import signal
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from brisk.errors import BriskError
 from brisk.gpu.driver import Context, Driver
@@ -25,6 +24,7 @@ from brisk.stub.runtime_client.client import RuntimeClient
 from brisk.stub.runtime_client.pending import OutputReader, Reply
 from brisk.telemetry.observer import Observer
 from brisk.tuning import SessionTuning, Setting
+from support.models.segment_models import info, save
 
 DEVICE = os.environ.get("BRISK_TEST_DEVICE", "cuda:0")
 """Another one tries the tests themselves."""
@@ -118,30 +118,12 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Model]]:
         yield make
 
 
-def saved(
-    path: Path,
-    nodes: list[onnx.NodeProto],
-    x: tuple[int | str, ...],
-    y: tuple[int | str, ...],
-    weights: Mapping[str, np.ndarray],
-) -> Path:
-    graph = helper.make_graph(
-        nodes,
-        "graph",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, x)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, y)],
-        [numpy_helper.from_array(value, name) for name, value in weights.items()],
-    )
-    opsets = [helper.make_opsetid("", 18)]
-    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), path)
-    return path
-
-
 @pytest.fixture
 def convolution(tmp_path: Path) -> Path:
     weights = np.random.default_rng(0).standard_normal((8, 3, 3, 3)).astype(np.float32)
     nodes = [helper.make_node("Conv", ["x", "w"], ["c"]), helper.make_node("Relu", ["c"], ["y"])]
-    return saved(tmp_path / "conv.onnx", nodes, ("n", 3, 16, 16), ("n", 8, 14, 14), {"w": weights})
+    ends = [info("x", "n", 3, 16, 16)], [info("y", "n", 8, 14, 14)]
+    return save(tmp_path / "conv.onnx", nodes, *ends, {"w": weights})
 
 
 @pytest.fixture
@@ -157,7 +139,8 @@ def products(tmp_path: Path) -> Path:
         ]
         last = f"t{index}"
     nodes[-1].output[0] = "y"
-    return saved(tmp_path / "products.onnx", nodes, ("n", 1024), ("n", 1024), weights)
+    ends = [info("x", "n", 1024)], [info("y", "n", 1024)]
+    return save(tmp_path / "products.onnx", nodes, *ends, weights)
 
 
 def random_like(rows: int, *shape: int) -> np.ndarray:
@@ -198,7 +181,7 @@ def test_what_cannot_be_captured_is_served(opened: Callable[..., Model], tmp_pat
         helper.make_node("NonZero", ["x"], ["found"]),
         helper.make_node("Cast", ["found"], ["y"], to=TensorProto.FLOAT),
     ]
-    model = opened(saved(tmp_path / "odd.onnx", nodes, ("n", 5), (2, "m"), {}))
+    model = opened(save(tmp_path / "odd.onnx", nodes, [info("x", "n", 5)], [info("y", 2, "m")]))
     for rows in (1, 3):
         x = (random_like(rows, 5) > 0).astype(np.float32)
         np.testing.assert_array_equal(model.ask(x), model.expected(x))

@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
+
+from support.models.segment_models import info, save
 
 Shape = list["int | str"]
 
@@ -22,24 +24,9 @@ def network(
     weights: Mapping[str, np.ndarray] | None = None,
 ) -> Path:
     """Float32 everywhere."""
-
-    def values(shapes: Mapping[str, Shape]) -> list[onnx.ValueInfoProto]:
-        return [
-            helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
-            for name, shape in shapes.items()
-        ]
-
-    graph = helper.make_graph(
-        nodes,
-        path.stem,
-        values(inputs),
-        values(outputs),
-        [numpy_helper.from_array(array, name) for name, array in (weights or {}).items()],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     path.parent.mkdir(parents=True, exist_ok=True)
-    onnx.save(model, path)
-    return path
+    ends = [[info(name, *shape) for name, shape in each.items()] for each in (inputs, outputs)]
+    return save(path, nodes, *ends, weights or {})
 
 
 def scaler(path: Path, factor: float, layers: int = 1, shape: Shape | None = None) -> Path:

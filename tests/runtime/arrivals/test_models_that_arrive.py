@@ -16,7 +16,6 @@ from onnx import helper
 from brisk.copies.connection import resolve
 from brisk.copies.courier import Courier
 from brisk.copies.local import copy_of
-from brisk.errors import InvalidModelError, UnavailableError
 from brisk.protocol.runtime_paths import Role, RuntimePaths
 from brisk.segments.prepared import preparation, trial
 from brisk.segments.prepared.preparation import prepare
@@ -184,23 +183,6 @@ def test_a_model_that_waits_for_bytes_is_not_blamed_for_a_worker_that_dies(
         np.testing.assert_allclose(
             answer.output(), whole(model, {"x": X})["y"], rtol=1e-3, atol=1e-4
         )
-
-
-def test_another_manifest_than_the_entry_names_is_refused(
-    registry: Registry, tmp_path: Path
-) -> None:
-    remote = publish_here(registry, chain(tmp_path / "model.onnx", width=64, layers=2))
-    manifest = registry.folder / "m" / "manifest.json"
-    manifest.write_bytes(manifest.read_bytes() + b" ")
-    with pytest.raises(InvalidModelError, match=r"model\.remote: .*SHA-256"):
-        resolve(remote)
-
-
-def test_a_place_where_nothing_is_found_is_named(registry: Registry, tmp_path: Path) -> None:
-    remote = publish_here(registry, chain(tmp_path / "model.onnx", width=64, layers=2))
-    (registry.folder / "m" / "manifest.json").unlink()
-    with pytest.raises((UnavailableError, InvalidModelError), match=r"/m/manifest\.json.*404"):
-        resolve(remote)
 
 
 def test_a_model_whose_structure_is_warm_here_needs_its_weights_alone(

@@ -6,13 +6,13 @@ import time
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 from onnx import TensorProto, helper
 
 from brisk.protocol.runtime_paths import RuntimePaths
 from brisk.runtime.models.load_watch import ABANDONED_S
 from brisk.runtime.sessions.attempts import exchange_attempt
+from support.models.segment_models import info, save
 from support.runtime.runtime_process import describe, infer, opened, processes_of, worker_of
 from support.waiting import TIMED, wait_until
 
@@ -33,17 +33,8 @@ def folding_model(path: Path) -> Path:
         nodes.append(helper.make_node("MatMul", [f"p{step}", "c"], [f"p{step + 1}"]))
     nodes.append(helper.make_node("ReduceMax", [f"p{step + 1}"], ["m"], keepdims=0))
     nodes.append(helper.make_node("Add", ["x", "m"], ["y"]))
-    shape = ["n", 4]
-    graph = helper.make_graph(
-        nodes,
-        "folding",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)],
-        [helper.make_tensor("size", TensorProto.INT64, [2], [SIZE, SIZE])],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    onnx.save(model, path)
-    return path
+    size = {"size": np.array([SIZE, SIZE])}
+    return save(path, nodes, [info("x", "n", 4)], [info("y", "n", 4)], size)
 
 
 def test_what_computes_for_a_model_ends_with_it(

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
 from brisk.protocol.runtime_paths import RuntimePaths
+from support.models.segment_models import info, save
 from support.open_files import skip_without_leases
 from support.runtime.runtime_process import describe, infer, opened, worker_of
 
@@ -23,16 +24,8 @@ ROWS = np.ones((1, WIDTH), np.float32)
 def large_model(path: Path) -> np.ndarray:
     """``y = x w``; its weights, 9 MB that are read in place."""
     weights = np.random.default_rng(1).standard_normal((WIDTH, WIDTH)).astype(np.float32)
-    shape = ["n", WIDTH]
-    graph = helper.make_graph(
-        [helper.make_node("MatMul", ["x", "w"], ["y"])],
-        "large",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)],
-        [numpy_helper.from_array(weights, "w")],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    path.write_bytes(model.SerializeToString())
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    save(path, [node], [info("x", "n", WIDTH)], [info("y", "n", WIDTH)], {"w": weights})
     return weights
 
 

@@ -17,9 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
 from brisk.errors import BriskError, UnavailableError
 from brisk.protocol.runtime_paths import Role, RuntimePaths
@@ -27,6 +26,7 @@ from brisk.runtime.sessions.attempts import MOST_DEATHS
 from brisk.segments.model.sources import BareModel
 from brisk.stub.runtime_client.client import RuntimeClient
 from brisk.telemetry.observer import Observer
+from support.models.segment_models import info, save
 from support.open_files import skip_without_leases
 from support.pipeline_entries import write
 from support.runtime.runtime_process import (
@@ -111,17 +111,10 @@ def _chain(path: Path, layers: int = LAYERS) -> tuple[Path, np.ndarray]:
         nodes.append(helper.make_node("Softsign", [product], [result]))
         answer = answer @ weight
         answer, value = answer / (1 + abs(answer)), result
-    graph = helper.make_graph(
-        nodes,
-        "chain",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [BATCH, WIDTH])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [BATCH, WIDTH])],
-        [numpy_helper.from_array(weight, f"w{number}") for number, weight in enumerate(weights)],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     path.parent.mkdir(parents=True, exist_ok=True)
-    onnx.save(model, path)
-    return path, answer
+    ends = [[info(name, BATCH, WIDTH)] for name in "xy"]
+    named = {f"w{number}": weight for number, weight in enumerate(weights)}
+    return save(path, nodes, *ends, named), answer
 
 
 @pytest.fixture(scope="module")

@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
 from brisk.protocol.runtime_paths import RuntimePaths
 from brisk.stub.runtime_client.client import RuntimeClient
 from support.models.long_loads import long_to_load
+from support.models.segment_models import info, save
 from support.runtime.runtime_process import describe, opened, submit
 from support.waiting import TIMED
 
@@ -72,16 +72,8 @@ def test_a_load_that_others_starve_does_not_keep_the_lock_from_a_real_time_reque
 def large(path: Path) -> Path:
     """One layer of 150 MB, which a load maps, reads and writes in another layout."""
     weight = np.random.default_rng(0).standard_normal((WIDTH, WIDTH), np.float32)
-    ends = [
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", WIDTH])] for name in "xy"
-    ]
     node = helper.make_node("MatMul", ["x", "w"], ["y"])
-    weights = [numpy_helper.from_array(weight, "w")]
-    graph = helper.make_graph([node], path.stem, ends[0], ends[1], weights)
-    onnx.save(
-        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path
-    )
-    return path
+    return save(path, [node], [info("x", "n", WIDTH)], [info("y", "n", WIDTH)], {"w": weight})
 
 
 def test_page_faults_of_a_load_that_others_starve_do_not_hold_up_those_of_a_real_time_request(
