@@ -7,7 +7,6 @@ every exchange for warm sessions crashes.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import tempfile
@@ -21,11 +20,10 @@ import pytest
 from onnx import helper
 
 from brisk.errors import BriskError, UnavailableError
-from brisk.protocol.runtime_paths import Role, RuntimePaths
+from brisk.protocol.runtime_paths import RuntimePaths
 from brisk.runtime.sessions.attempts import MOST_DEATHS
 from brisk.segments.model.sources import BareModel
 from brisk.stub.runtime_client.client import RuntimeClient
-from brisk.telemetry.observer import Observer
 from support.models.segment_models import info, save
 from support.open_files import skip_without_leases
 from support.pipeline_entries import write
@@ -33,6 +31,7 @@ from support.runtime.runtime_process import (
     describe,
     end_processes,
     infer,
+    is_settled,
     opened,
     processes_of,
     quick_model,
@@ -269,17 +268,14 @@ def test_a_model_whose_exchange_ends_every_worker_is_served_as_it_started(
     workers = set(processes_of(faulty_place)[1:])  # one may end before the first look below
     assert workers
 
-    def is_settled() -> bool:
+    def has_settled() -> bool:
         workers.update(processes_of(faulty_place)[1:])
-        with contextlib.suppress(BriskError), Observer(faulty_place, Role.FOREGROUND) as observer:
-            models = observer.status().models
-            return any(model.name == description.name and model.is_settled for model in models)
-        return False
+        return is_settled(faulty_place, description.name)
 
     fault.write_text("exchange!")
     try:
         with opened(faulty_place, description) as connection:
-            wait_until(is_settled, "the end of the attempts", every_s=0.02)
+            wait_until(has_settled, "the end of the attempts", every_s=0.02)
             assert 2 <= len(workers) <= 1 + MOST_DEATHS
             worker = worker_of(faulty_place)
             np.testing.assert_allclose(infer(connection, ROWS), expected, rtol=1e-4, atol=1e-5)
@@ -294,13 +290,6 @@ def test_a_model_that_memory_was_short_for_is_served_once_there_is_enough(
 ) -> None:
     path, expected = chain
     description = describe(path)
-
-    def is_settled() -> bool:
-        with contextlib.suppress(BriskError), Observer(faulty_place, Role.FOREGROUND) as observer:
-            models = observer.status().models
-            return any(model.name == description.name and model.is_settled for model in models)
-        return False
-
     fault.write_text("short!")
     with opened(faulty_place, description) as connection:
         worker = worker_of(faulty_place)
@@ -311,7 +300,7 @@ def test_a_model_that_memory_was_short_for_is_served_once_there_is_enough(
         _assert_others_are_served(other)
         fault.unlink()
         np.testing.assert_allclose(infer(connection, ROWS), expected, rtol=1e-4, atol=1e-5)
-        wait_until(is_settled, "kernels that stay", 60.0)
+        wait_until(lambda: is_settled(faulty_place, description.name), "kernels that stay", 60.0)
         np.testing.assert_allclose(infer(connection, ROWS), expected, rtol=1e-4, atol=1e-5)
         assert worker_of(faulty_place) == worker
 

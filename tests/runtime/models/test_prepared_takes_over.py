@@ -27,6 +27,7 @@ from support.runtime.runtime_process import (
     building_runtime,
     describe,
     infer,
+    is_settled,
     opened,
     worker_of,
 )
@@ -51,17 +52,12 @@ def _maps(process: int, file: Path) -> bool:
     return str(file) in Path(f"/proc/{process}/maps").read_text()
 
 
-def _is_settled(place: RuntimePaths, name: str) -> bool:
-    with Observer(place, Role.FOREGROUND) as observer:
-        return any(model.name == name and model.is_settled for model in observer.status().models)
-
-
 def await_settled(
     place: RuntimePaths, name: str, what: str, patience_s: float = PATIENCE_S
 ) -> None:
     def is_so() -> bool:
         hurry_helpers(place.base)
-        return _is_settled(place, name)
+        return is_settled(place, name)
 
     wait_until(is_so, what, patience_s, every_s=0.1)
 
@@ -75,7 +71,7 @@ def test_it_takes_over_and_the_models_own_file_is_let_go_of(
     with opened(building_place, description) as connection:
         before = infer(connection, ROWS)
         worker = worker_of(building_place)
-        assert not _is_settled(building_place, description.name)
+        assert not is_settled(building_place, description.name)
         await_settled(building_place, description.name, "the prepared form's turn", BUILDER_S)
         made = find_prepared(model)
         assert made is not None

@@ -23,7 +23,7 @@ from support.runtime.external_data import (
     write_external,
     write_in_place,
 )
-from support.runtime.runtime_process import describe, infer, opened
+from support.runtime.runtime_process import describe, infer, is_settled, opened
 from support.runtime.runtime_processes import hurry_helpers
 from support.waiting import wait_until
 
@@ -132,14 +132,10 @@ def test_a_prepared_form_of_newer_data_does_not_take_over_from_the_older(
         assert (infer(first, X) == 1).all()
         rename_over(version / LOCATION, 5)
 
-        def is_settled() -> bool:
+        def has_settled() -> bool:
             hurry_helpers(place.base)
-            with Observer(place, Role.FOREGROUND) as observer:
-                return any(
-                    each.name == model.name and each.is_settled
-                    for each in observer.status().models
-                )
+            return is_settled(place, model.name)
 
-        wait_until(is_settled, "the prepared form's turn", 120.0)
+        wait_until(has_settled, "the prepared form's turn", 120.0)
         assert find_prepared(path) is not None
         assert (infer(first, X) == 1).all()

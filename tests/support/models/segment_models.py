@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from brisk.runtime.sessions.session import Session
 from brisk.segments.frame import run_serially
 from brisk.segments.model.sources import BareModel
 from brisk.segments.onnxruntime import OrtSession, onnxruntime
@@ -93,6 +94,16 @@ def whole(path: Path, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]
     session = onnxruntime().InferenceSession(str(path), providers=["CPUExecutionProvider"])
     names = [each.name for each in session.get_outputs()]
     return dict(zip(names, session.run(names, dict(inputs)), strict=True))
+
+
+def answer(
+    session: Session, inputs: Mapping[str, np.ndarray], names: Sequence[str] = ("y",)
+) -> np.ndarray:
+    """Return the first of the outputs ``names`` of a run of the session, step by step."""
+    frame = session.start(inputs, names)
+    while not frame.step():
+        pass
+    return np.asarray(frame.results()[names[0]])
 
 
 def source_of(path: Path) -> BareModel:

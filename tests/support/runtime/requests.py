@@ -11,11 +11,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from brisk.os_priority import Precedence
 from brisk.protocol.records import Infer, InferForm, LoadModel, Region, TensorForm
 from brisk.protocol.shared_memory import MARK_BYTES
 from brisk.runtime.models.entry import Binding, SessionEntry
+from brisk.runtime.models.load_watch import LoadWatch
 from brisk.runtime.models.loader import Loader
+from brisk.runtime.models.table import SessionTable
 from brisk.runtime.peers.connections import Peer
+from brisk.runtime.pipelines.loading import PipelineLoads
 from brisk.runtime.requests.table import Request
 from brisk.runtime.sessions.session import CachedRun, Due, Frame, Servable
 from brisk.runtime.sessions.session_caches import SessionCaches
@@ -71,6 +75,12 @@ class NotingLoader(Loader):
 
     def raise_priority(self, entry: SessionEntry, job_class: str) -> None:
         return None
+
+
+def a_session_table(loader: Loader) -> SessionTable:
+    """Return a table without models, whose loads ``loader`` does."""
+    loads = PipelineLoads(loader.tell, LoadWatch(60.0))
+    return SessionTable(loader, loads, Precedence(0, print, set))
 
 
 @dataclass

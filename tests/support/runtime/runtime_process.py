@@ -20,12 +20,13 @@ from onnx import TensorProto, helper
 from brisk.errors import BriskError
 from brisk.protocol.channel import send_record
 from brisk.protocol.records import AttachSlab, LoadModel, Result, TensorForm
-from brisk.protocol.runtime_paths import RuntimePaths
+from brisk.protocol.runtime_paths import Role, RuntimePaths
 from brisk.protocol.shared_memory import mark_is_set
 from brisk.protocol.stub_process import parent_of
 from brisk.stub.runtime_client.client import RuntimeClient
 from brisk.stub.runtime_client.pending import OutputReader, Reply
 from support.models.segment_models import info, save
+from brisk.telemetry.observer import Observer
 from support.runtime.runtime_processes import processes_started_in
 from support.waiting import PATIENCE_S, wait_until
 
@@ -120,6 +121,14 @@ def submit_and_see_begin(
     number, answer, mark = submit_marked(connection, SLOW_INPUT, job_class)
     wait_until(lambda: mark_is_set(mark), "its beginning")
     return answer, number
+
+
+def is_settled(place: RuntimePaths, name: str) -> bool:
+    """Return whether what computes the model of this name stays as it is; False while no worker
+    answers."""
+    with contextlib.suppress(BriskError), Observer(place, Role.FOREGROUND) as observer:
+        return any(model.name == name and model.is_settled for model in observer.status().models)
+    return False
 
 
 def infer(connection: RuntimeClient, value: np.ndarray) -> np.ndarray:

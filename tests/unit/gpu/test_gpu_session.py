@@ -5,7 +5,7 @@ runs cannot be captured there, so all of them are the lane's.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,12 +21,11 @@ from brisk.runtime.sessions import device as worker_device
 from brisk.runtime.sessions import gpu_session
 from brisk.runtime.sessions.device import PROVIDER, has_lost_device, open_queues
 from brisk.runtime.sessions.gpu_session import GpuSession, load_gpu_session, provider_on
-from brisk.runtime.sessions.session import Session
 from brisk.segments.program import SegmentProgram
 from brisk.segments.source import Source
 from brisk.tuning import BASIC, SessionTuning, Setting
 from support.models.custom_operators import compile_library, scaled
-from support.models.segment_models import info, save, scaling
+from support.models.segment_models import answer, info, save, scaling
 from support.runtime.external_data import settled
 from support.runtime.fake_driver import fake_driver
 
@@ -55,13 +54,6 @@ def session(model: Path) -> Iterator[GpuSession]:
     session = load_gpu_session(model)
     yield session
     session.close()
-
-
-def answer(session: Session, inputs: Mapping[str, np.ndarray], *names: str) -> np.ndarray:
-    frame = session.start(inputs, names or ["y"])
-    while not frame.step():
-        pass
-    return np.asarray(next(iter(frame.results().values())))
 
 
 def test_it_answers_as_the_model_does(session: GpuSession) -> None:

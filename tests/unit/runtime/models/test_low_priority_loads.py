@@ -8,17 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from brisk.os_priority import LOADING, Precedence, at_loading_priority
+from brisk.os_priority import LOADING, at_loading_priority
 from brisk.runtime.early_exit.cache_watch import CacheWatch
 from brisk.runtime.models.entry import LoadOutcome, SessionEntry
-from brisk.runtime.models.load_watch import LoadWatch
 from brisk.runtime.models.loader import Loader
-from brisk.runtime.models.table import SessionTable
-from brisk.runtime.pipelines.loading import PipelineLoads
 from brisk.runtime.requests.batch import RunsInProgress
 from brisk.runtime.settings import ArtefactUse
 from brisk.scheduling.job_class import JobClass
-from support.runtime.requests import ASession, NotingLoader, a_model, a_peer
+from support.runtime.requests import ASession, NotingLoader, a_model, a_peer, a_session_table
 from support.runtime.runtime_process import quick_model
 from support.waiting import wait_until
 
@@ -68,9 +65,7 @@ def test_a_load_stands_back_while_a_more_urgent_model_is_served(
         path.parent.mkdir()
         path.write_bytes(b"model")
     loader = NotingLoader()
-    table = SessionTable(
-        loader, PipelineLoads(loader.tell, LoadWatch(60.0)), Precedence(0, print, set)
-    )
+    table = a_session_table(loader)
     served, loaded = (
         a_model(path, JobClass(kind)) for path, kind in zip(paths, classes, strict=True)
     )

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from brisk.os_priority import Precedence
 from brisk.protocol.shared_memory import MARK_BYTES, mark_is_set
 from brisk.runtime.models.entry import LoadState, SessionEntry
-from brisk.runtime.models.load_watch import LoadWatch
-from brisk.runtime.models.table import SessionTable
-from brisk.runtime.pipelines.loading import PipelineLoads
 from brisk.segments.table import SegmentTable
 from support.models.segment_models import scaling
-from support.runtime.requests import NotingLoader, a_model, a_peer
+from support.runtime.requests import NotingLoader, a_model, a_peer, a_session_table
 
 
 def a_mark() -> memoryview:
@@ -89,8 +85,7 @@ def test_a_load_that_ends_while_it_is_asked_for_blames_nobody() -> None:
 def test_a_requester_whose_connection_ends_finds_no_mark_and_others_do(tmp_path: Path) -> None:
     """Its process may live on: it takes a mark for the worker's death."""
     loader = NotingLoader()
-    loads = PipelineLoads(loader.tell, LoadWatch(60.0))
-    table = SessionTable(loader, loads, Precedence(0, print, set))
+    table = a_session_table(loader)
     model = a_model(scaling(tmp_path / "model.onnx"))
     dropped, other, took_back = (a_peer(number) for number in range(3))
     for peer in (dropped, other, took_back):

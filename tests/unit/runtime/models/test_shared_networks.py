@@ -7,13 +7,9 @@ from typing import Any
 
 import pytest
 
-from brisk.os_priority import Precedence
 from brisk.runtime.models import table as table_module
-from brisk.runtime.models.load_watch import LoadWatch
-from brisk.runtime.models.table import SessionTable
-from brisk.runtime.pipelines.loading import PipelineLoads
 from support.pipeline_entries import describe_fork, scaler, write
-from support.runtime.requests import NotingLoader, a_model, a_peer
+from support.runtime.requests import NotingLoader, a_model, a_peer, a_session_table
 
 
 @pytest.mark.parametrize("pipeline_first", [True, False])
@@ -29,9 +25,7 @@ def test_early_answers_that_a_pipeline_asks_for_are_none_of_its_networks(
     pipeline = write(tmp_path / "traffic" / "1", described)
     asks = a_model(pipeline)._replace(accuracy_ppm=980_000, tolerance="0.01", smaller="s.onnx")
     loader = NotingLoader()
-    table = SessionTable(
-        loader, PipelineLoads(loader.tell, LoadWatch(60.0)), Precedence(0, print, set)
-    )
+    table = a_session_table(loader)
     models = [asks, a_model(file)]
     for number, model in enumerate(models if pipeline_first else reversed(models)):
         table.bind(a_peer(number), model)
@@ -52,9 +46,7 @@ def test_a_network_that_an_entry_asks_early_answers_of_is_not_that_of_a_pipeline
     described = {"objective_ms": 1000, "nodes": {"single": node}, "outputs": {"y": "single.y"}}
     pipeline = a_model(write(file.parent, described))._replace(accuracy_ppm=980_000)
     loader = NotingLoader()
-    table = SessionTable(
-        loader, PipelineLoads(loader.tell, LoadWatch(60.0)), Precedence(0, print, set)
-    )
+    table = a_session_table(loader)
     for number, model in enumerate([pipeline, a_model(file)._replace(accuracy_ppm=980_000)]):
         table.bind(a_peer(number), model)
     of_pipeline, own = loader.asked
@@ -69,9 +61,7 @@ def test_a_pipeline_whose_network_vanishes_while_it_is_bound_leaves_nothing(
     version = tmp_path / "fork" / "1"
     pipeline = a_model(write(version, describe_fork(version)))
     loader = NotingLoader()
-    table = SessionTable(
-        loader, PipelineLoads(loader.tell, LoadWatch(60.0)), Precedence(0, print, set)
-    )
+    table = a_session_table(loader)
     identified = table_module.identity_of
     seen: list[str] = []
 

@@ -3,7 +3,6 @@ request can give one."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,10 @@ from onnx import ModelProto, TensorProto, helper
 
 from brisk.errors import InvalidModelError, InvalidRequestError
 from brisk.runtime.sessions.open_session import load_session
-from brisk.runtime.sessions.session import Session
 from brisk.segments.model import sources
 from brisk.segments.model.extraction import Segment
 from brisk.stub.config.signature import read_signature
-from support.models.segment_models import info, save, scaling, whole
+from support.models.segment_models import answer, info, save, scaling, whole
 
 pytestmark = pytest.mark.usefixtures("private_cache")
 
@@ -48,13 +46,6 @@ def uncut(monkeypatch: pytest.MonkeyPatch) -> None:
         normalise(model)
 
     monkeypatch.setattr(sources, "normalise", fails)
-
-
-def answer(session: Session, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
-    frame = session.start(inputs, ["y"])
-    while not frame.step():
-        pass
-    return np.asarray(frame.results()["y"])
 
 
 @pytest.mark.usefixtures("uncut")

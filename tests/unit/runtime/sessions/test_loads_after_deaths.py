@@ -17,7 +17,7 @@ from brisk.runtime.sessions.attempts import (
 )
 from brisk.runtime.sessions.segment_session import SegmentSession, load_segment_session
 from support.models.quantised_models import product_of
-from support.models.segment_models import chain, whole
+from support.models.segment_models import answer, chain, whole
 
 pytestmark = pytest.mark.usefixtures("private_cache")
 
@@ -50,19 +50,15 @@ def loaded(model: Path) -> SegmentSession:
     return load_segment_session(model, 1, None, None)
 
 
-def answer(session: SegmentSession) -> np.ndarray:
-    frame = session.start(CASE.inputs[0], [session.outputs[0].name])
-    while not frame.step():
-        pass
-    (output,) = frame.results().values()
-    return np.asarray(output)
+def answered(session: SegmentSession) -> np.ndarray:
+    return answer(session, CASE.inputs[0], [session.outputs[0].name])
 
 
 def test_after_one_death_a_quantised_model_answers_as_ever(quantised: Path) -> None:
     (expected,) = whole(quantised, CASE.inputs[0]).values()
     workers_die(quantised, 1)
     session = loaded(quantised)
-    np.testing.assert_array_equal(answer(session), expected)
+    np.testing.assert_array_equal(answered(session), expected)
     assert session.table.wait(30)
     assert "died" not in session.summary
     assert counts_a_death(quantised)
@@ -74,7 +70,7 @@ def test_where_a_quantised_model_answers_otherwise_its_summary_says_so(quantised
     (expected,) = whole(quantised, CASE.inputs[0]).values()
     workers_die(quantised, MOST_DEATHS)
     session = loaded(quantised)
-    assert not np.array_equal(answer(session), expected)
+    assert not np.array_equal(answered(session), expected)
     assert "workers have died of that" in session.summary
     assert "answer otherwise" in session.summary
 

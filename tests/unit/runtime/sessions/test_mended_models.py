@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from brisk.errors import ArtefactError, UnavailableError
-from brisk.runtime.sessions.segment_session import SegmentSession, load_segment_session
+from brisk.runtime.sessions.segment_session import load_segment_session
 from brisk.segments.prepared import form, trial
 from brisk.segments.prepared.preparation import prepare
-from support.models.segment_models import chain, whole
+from support.models.segment_models import answer, chain, whole
 
 pytestmark = pytest.mark.usefixtures("private_cache")
 
@@ -43,13 +43,6 @@ def fails(monkeypatch: pytest.MonkeyPatch, name: str, problems: list[Exception])
     monkeypatch.setattr(form, name, opened)
 
 
-def answer(session: SegmentSession) -> np.ndarray:
-    frame = session.start({"x": ROWS}, ["y"])
-    while not frame.step():
-        pass
-    return np.asarray(frame.results()["y"])
-
-
 def test_a_structure_that_onnx_runtime_does_not_take_is_mended(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -58,9 +51,9 @@ def test_a_structure_that_onnx_runtime_does_not_take_is_mended(
     session = load_segment_session(model, 1, rejected.append, None)
     assert session.origin == "artefact"
     expected = whole(model, {"x": ROWS})["y"]
-    np.testing.assert_allclose(answer(session), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(answer(session, {"x": ROWS}), expected, rtol=1e-4, atol=1e-5)
     assert session.load_warm(lambda: True)
-    np.testing.assert_allclose(answer(session), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(answer(session, {"x": ROWS}), expected, rtol=1e-4, atol=1e-5)
     assert len(rejected) == 1
     assert "ONNX Runtime cannot load segment 0" in str(rejected[0])
 
@@ -76,10 +69,10 @@ def test_a_form_that_memory_was_short_for_is_not_rejected(
         fails(monkeypatch, name, problems)
     session = load_segment_session(model, 1, rejected.append, lambda table: gate.wait())
     with pytest.raises(UnavailableError, match="to be tried again"):
-        answer(session)
+        answer(session, {"x": ROWS})
     problems.clear()
     gate.set()
     expected = whole(model, {"x": ROWS})["y"]
-    np.testing.assert_allclose(answer(session), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(answer(session, {"x": ROWS}), expected, rtol=1e-4, atol=1e-5)
     assert not rejected
     assert session.prepared is not None

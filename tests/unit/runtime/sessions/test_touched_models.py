@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ from brisk.errors import InvalidModelError
 from brisk.runtime.sessions.segment_session import SegmentSession, load_segment_session
 from brisk.segments.prepared import preparation
 from brisk.segments.prepared.preparation import prepare
-from support.models.segment_models import chain, scaling
+from support.models.segment_models import answer, chain, scaling
 from support.runtime.external_data import settled
 
 pytestmark = pytest.mark.usefixtures("private_cache")
@@ -30,13 +29,6 @@ def model(tmp_path: Path) -> Path:
 def linked(model: Path) -> Path:
     os.link(model, model.with_name("backup"))
     return settled(model)
-
-
-def answer(session: SegmentSession, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
-    frame = session.start(inputs, ["y"])
-    while not frame.step():
-        pass
-    return np.asarray(frame.results()["y"])
 
 
 def loaded(model: Path) -> SegmentSession:
