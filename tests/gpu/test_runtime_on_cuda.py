@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,14 +16,13 @@ from onnx import TensorProto, helper
 
 from brisk.errors import BriskError
 from brisk.gpu.driver import Context, Driver
-from brisk.protocol.records import LoadModel, Result, TensorForm
 from brisk.protocol.runtime_paths import Role, runtime_place
 from brisk.segments.onnxruntime import onnxruntime
 from brisk.stub.runtime_client.client import RuntimeClient
-from brisk.stub.runtime_client.pending import OutputReader, Reply
 from brisk.telemetry.observer import Observer
 from brisk.tuning import SessionTuning, Setting
-from support.models.segment_models import info, save
+from support.models.segment_models import info, save, whole
+from support.runtime.runtime_process import Answer, describe, submit
 
 DEVICE = os.environ.get("BRISK_TEST_DEVICE", "cuda:0")
 """Another one tries the tests themselves."""
@@ -53,53 +51,25 @@ RTOL, ATOL = 1e-2, 1e-2
 """Of products in TF32, as ONNX Runtime computes them there."""
 
 
-class Answer(Reply):
-    def __init__(self) -> None:
-        self.ended = threading.Event()
-        self.error: BriskError | None = None
-        self.y = np.empty(0, np.float32)
-
-    def succeed(self, result: Result, read: OutputReader) -> None:
-        (output,), (region,) = result.form.outputs, result.regions
-        self.y = np.frombuffer(bytes(read(region)), np.float32).reshape(output.shape)
-        self.ended.set()
-
-    def fail(self, error: BriskError) -> None:
-        self.error = error
-        self.ended.set()
-
-    def value(self) -> np.ndarray:
-        assert self.ended.wait(60)
-        if self.error is not None:
-            raise self.error
-        return self.y
-
-
 class Model:
     """Asked through a connection of its own."""
 
     def __init__(self, path: Path, job_class: str = "normal", *options: tuple[str, str]) -> None:
         """``options``: of the CUDA provider."""
-        self.job_class = job_class
+        self.path, self.job_class = path, job_class
         tuning = SessionTuning(cuda=tuple(Setting(*each) for each in options))
-        description = LoadModel(path.stem, 1, str(path), 0, False, 64, job_class, tuning=tuning)
+        description = describe(path, job_class=job_class, tuning=tuning)
         self.client = RuntimeClient(runtime_place(DEVICE), description, print)
         self.client.open()
-        self.oracle = onnxruntime().InferenceSession(str(path), providers=["CPUExecutionProvider"])
 
     def begin(self, x: np.ndarray) -> Answer:
-        staged = self.client.stage((TensorForm("x", "FP32", x.shape),), [x.nbytes])
-        self.client.memory(staged.regions[0])[:] = x.tobytes()
-        answer = Answer()
-        self.client.submit(staged, ["y"], self.job_class, None, answer)
-        return answer
+        return submit(self.client, x, self.job_class)[1]
 
     def ask(self, x: np.ndarray) -> np.ndarray:
-        return self.begin(x).value()
+        return self.begin(x).output()
 
     def expected(self, x: np.ndarray) -> np.ndarray:
-        (found,) = self.oracle.run(["y"], {"x": x})
-        return np.asarray(found)
+        return whole(self.path, {"x": x})["y"]
 
 
 @pytest.fixture
@@ -173,7 +143,7 @@ def test_an_answer_is_the_same_to_the_last_bit_beside_others_that_go_first(
         if turn % 3 == 0:
             np.testing.assert_array_equal(same.ask(x), expected)
         for answer in pending:
-            np.testing.assert_array_equal(answer.value(), expected)
+            np.testing.assert_array_equal(answer.output(), expected)
 
 
 def test_what_cannot_be_captured_is_served(opened: Callable[..., Model], tmp_path: Path) -> None:
@@ -208,8 +178,8 @@ def test_a_request_that_does_not_fit_harms_no_other(
     model = opened(convolution)
     x = random_like(1, 3, 16, 16)
     expected = model.ask(x)
-    with pytest.raises(BriskError, match="expected float32"):
-        model.ask(random_like(1, 3, 16, 17))
+    error = model.begin(random_like(1, 3, 16, 17)).wait().error
+    assert "expected float32" in str(error)
     np.testing.assert_array_equal(model.ask(x), expected)
 
 
@@ -224,7 +194,7 @@ def test_requests_of_a_worker_that_is_killed_are_answered_by_the_next(
     pending = [model.begin(x) for _ in range(8)]
     os.kill(worker, signal.SIGKILL)
     for answer in pending:
-        np.testing.assert_allclose(answer.value(), expected, rtol=RTOL, atol=ATOL)
+        np.testing.assert_allclose(answer.output(), expected, rtol=RTOL, atol=ATOL)
 
 
 def test_memory_is_given_back_when_models_go(

@@ -25,8 +25,8 @@ from brisk.protocol.shared_memory import mark_is_set
 from brisk.protocol.stub_process import parent_of
 from brisk.stub.runtime_client.client import RuntimeClient
 from brisk.stub.runtime_client.pending import OutputReader, Reply
-from support.models.segment_models import info, save
 from brisk.telemetry.observer import Observer
+from support.models.segment_models import info, save
 from support.runtime.runtime_processes import processes_started_in
 from support.waiting import PATIENCE_S, wait_until
 
