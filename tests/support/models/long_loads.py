@@ -5,8 +5,9 @@ from __future__ import annotations
 from itertools import pairwise
 from pathlib import Path
 
-import onnx
-from onnx import TensorProto, helper
+from onnx import helper
+
+from support.models.segment_models import info, save
 
 
 def long_to_load(path: Path, layers: int = 800) -> Path:
@@ -16,11 +17,4 @@ def long_to_load(path: Path, layers: int = 800) -> Path:
         helper.make_node("Softmax", [source], [result], axis=-1)
         for source, result in pairwise(names)
     ]
-    ends = [
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 4])] for name in ("x", "y")
-    ]
-    graph = helper.make_graph(nodes, path.stem, ends[0], ends[1])
-    onnx.save(
-        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path
-    )
-    return path
+    return save(path, nodes, [info("x", "n", 4)], [info("y", "n", 4)])

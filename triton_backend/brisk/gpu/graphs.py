@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import graphlib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from ctypes import c_int, c_size_t, c_void_p
@@ -279,25 +280,12 @@ def capturing(driver: Driver, stream: Stream) -> Iterator[list[Graph]]:
 def in_order(nodes: Sequence[int], edges: Sequence[tuple[int, int]]) -> tuple[int, ...]:
     """Return the nodes in topological order: each behind those with an edge to it.
 
-    Nodes that are ready at the start keep their order. Raises ValueError if there is a cycle, or
-    an edge of an unknown node.
+    Nodes that are ready at the start keep their order. Raises ValueError if there is a cycle.
     """
-    waiting = dict.fromkeys(nodes, 0)
-    behind: dict[int, list[int]] = {node: [] for node in nodes}
+    sorter: graphlib.TopologicalSorter[int] = graphlib.TopologicalSorter({n: () for n in nodes})
     for before, after in edges:
-        if before not in waiting or after not in waiting:
-            raise ValueError("an edge of a node that is not there")
-        waiting[after] += 1
-        behind[before].append(after)
-    ready = [node for node in nodes if not waiting[node]]
-    for node in ready:  # grows
-        for after in behind[node]:
-            waiting[after] -= 1
-            if not waiting[after]:
-                ready.append(after)
-    if len(ready) != len(waiting):
-        raise ValueError("nodes that wait for each other")
-    return tuple(ready)
+        sorter.add(after, before)
+    return tuple(sorter.static_order())
 
 
 def chunks(times_us: Sequence[float], most_us: float) -> list[tuple[int, int]]:
