@@ -33,12 +33,10 @@ class LoadState(IntEnum):
     """The model answers requests while loader threads load its segments."""
     LOADED = 3
     """Every segment is there, or has failed."""
-    WARM = 4
-    """Sessions that run faster have taken over, and an artefact will."""
-    SETTLED = 5
+    SETTLED = 4
     """Nothing that computes the model is exchanged any more, until learned caches want other
     boundaries: equal inputs of equal shapes get bit-identical answers."""
-    FAILED = 6
+    FAILED = 5
 
 
 @dataclass(slots=True, eq=False)

@@ -10,7 +10,7 @@ Each stage, its thread, and the state of the entry after it:
 3. The session's own loader threads load its segments; the last one reports it. LOADED, and a
    ``LoadCompletion``. For a model whose files still arrive, ``LoadArrival`` reports progress.
 4. ``_finish``, the follow-up thread, once all is loaded and the worker is idle: warm kernels take
-   over, and learned caches are read. SETTLED, or WARM if a prepared form is to be made.
+   over, and learned caches are read. SETTLED, unless a prepared form is to be made.
 5. ``SegmentPreparer``: a process makes the prepared form, for this session and the next start.
 6. ``_adopt``, the follow-up thread: the prepared form takes over between requests. SETTLED.
 
@@ -289,7 +289,8 @@ class Loader:
             caches = self._caches.open(session, entry.aim) if is_warm else None
             preparer = self._preparer if session.wants_artefact else None
         finally:
-            entry.reach(LoadState.SETTLED if preparer is None else LoadState.WARM)
+            if preparer is None:
+                entry.reach(LoadState.SETTLED)
         if caches is not None and not table.is_closed:
             self._caches.serve(session, caches, entry.aim)
         elif is_warm and caches is None and not table.is_closed:
