@@ -28,7 +28,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 from brisk.errors import ArtefactError, BriskError, InternalError, InvalidModelError
 from brisk.graph.files.mapping import make_private
@@ -73,32 +73,11 @@ _LANES_LOOK_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Finish:
-    """Finish ``session``, which the entry's load has made. ``until_s``: how long work that is not
-    urgent waits for the worker to be idle."""
+class FollowUp:
+    """Work for an entry that no request waits for."""
 
     entry: SessionEntry
-    session: Session
-    until_s: float
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class MakeNarrow:
-    """Make sessions for concurrent runs, because the entry's requests crowd."""
-
-    entry: SessionEntry
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Adopt:
-    """The attempt to make an entry's prepared form has ended."""
-
-    entry: SessionEntry
-    is_there: bool
-    """Whether the form has been made; if not, it will not be."""
-
-
-Later: TypeAlias = "Finish | MakeNarrow | Adopt"
+    work: Callable[[], None]
 
 
 class Loader:
@@ -136,7 +115,7 @@ class Loader:
             self._preparer = SegmentPreparer(threads)
         self._loads: LoadQueue[SessionEntry | None] = LoadQueue()
         """Entries to load; None: give memory back."""
-        self._later: LoadQueue[Later] = LoadQueue(SLOW_S)
+        self._later: LoadQueue[FollowUp] = LoadQueue(SLOW_S)
         self._later.serve(self._do_later, "brisk-after-load")
         self._loads.serve(self._do_load, "brisk-loader")
 
@@ -152,7 +131,7 @@ class Loader:
 
     def make_narrow(self, entry: SessionEntry) -> None:
         """Queue the making of one-thread sessions for an entry that is settled."""
-        self._later.put(MakeNarrow(entry), None)
+        self._later.put(FollowUp(entry, partial(_make_narrow, entry)), None)
 
     def give_memory_back(self) -> None:
         """Return freed memory to the system, after the loads asked for so far."""
@@ -239,37 +218,28 @@ class Loader:
         """Queue what follows once all files are here, if it is still wanted. Any thread."""
         self.watch.follow_lanes(entry.path, session.table)
         if not session.table.is_closed:
-            self._later.put(Finish(entry, session, self._yielding.expect()), None)
+            finish = partial(self._finish, entry, session, self._yielding.expect())
+            self._later.put(FollowUp(entry, finish), None)
 
     # --- finished: the follow-up thread ---------------------------------------------------------
 
-    def _do_later(self, task: Later) -> None:
+    def _do_later(self, task: FollowUp) -> None:
         entry = task.entry
         try:
             what = f"looking after {entry.path}"
             with self.watch.over(what, lambda: entry.is_needed, model=entry.path):
                 if entry.has_low_priority:
-                    worked_s = at_loading_priority(lambda: self._perform(task))
+                    worked_s = at_loading_priority(lambda: _timed(task.work))
                 else:
-                    worked_s = self._perform(task)
+                    worked_s = _timed(task.work)
             if not self._later.is_empty():
                 self._yielding.rest(worked_s, LONGEST_REST_S)
         except Exception as error:  # noqa: BLE001  # other sessions need this thread
             LOGGER.warning(f"{entry.path}: {type(error).__name__}: {error}")
 
-    def _perform(self, task: Later) -> float:
-        """Do the task; return its processor time in the calling thread, in seconds."""
-        begun_s = time.thread_time()
-        match task:
-            case Finish(entry, session, until_s):
-                self._finish(entry, session, until_s)
-            case Adopt(entry, is_there):
-                self._adopt(entry, is_there=is_there)
-            case MakeNarrow(entry):
-                _make_narrow(entry)
-        return time.thread_time() - begun_s
-
     def _finish(self, entry: SessionEntry, session: Session, until_s: float) -> None:
+        """Do what follows the load that made ``session``. ``until_s``: how long work that is not
+        urgent waits for the worker to be idle."""
         table = session.table
         while not table.wait(_LANES_LOOK_S):
             if table.is_closed:
@@ -311,12 +281,13 @@ class Loader:
             return (user := reference()) is not None and not user.table.is_closed
 
         def tell(is_there: bool) -> None:
-            self._later.put(Adopt(entry, is_there), None)
+            self._later.put(FollowUp(entry, partial(self._adopt, entry, is_there)), None)
 
         return PreparationTask(session.path, session.taps, is_wanted, tell)
 
-    def _adopt(self, entry: SessionEntry, *, is_there: bool) -> None:
-        """Let the prepared form take over between requests, and free what it replaces."""
+    def _adopt(self, entry: SessionEntry, is_there: bool) -> None:
+        """Let the prepared form take over between requests, and free what it replaces.
+        ``is_there``: whether it has been made; if not, it will not be."""
         session = entry.session
         if not isinstance(session, Session) or session.table.is_closed:
             return  # the session is no longer needed
@@ -347,6 +318,13 @@ class Loader:
             return not table.is_closed
 
         return may_go_on
+
+
+def _timed(work: Callable[[], None]) -> float:
+    """Do the work; return its processor time in the calling thread, in seconds."""
+    begun_s = time.thread_time()
+    work()
+    return time.thread_time() - begun_s
 
 
 def _reject(error: ArtefactError) -> None:
