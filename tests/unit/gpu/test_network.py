@@ -15,7 +15,7 @@ import pytest
 from brisk.errors import InvalidModelError
 from brisk.gpu import capture as capture_module
 from brisk.gpu.device import Device
-from brisk.gpu.driver import Context, CudaError, Driver
+from brisk.gpu.driver import Context, CudaError, Driver, Stream
 from brisk.gpu.network import (
     MOST_CAPTURED,
     MOST_EVICTED,
@@ -287,6 +287,17 @@ def test_where_no_other_session_can_be_had_one_serves_all(device: Device) -> Non
     assert network.plain == [[1, 2, 3], [4, 5, 6], [7, 8]]
     (text,) = network.told
     assert "the file has changed" in text
+
+
+def test_a_stream_that_another_thread_takes_first_is_made_anew(device: Device) -> None:
+    class Taken(list[Stream]):
+        """Holds a stream when it is looked at, and none when it is asked."""
+
+        def __bool__(self) -> bool:
+            return True
+
+    device._spare = Taken()
+    device.give_back(device.borrow())
 
 
 def test_work_of_the_lane_that_fails_is_told_to_who_asked(device: Device) -> None:

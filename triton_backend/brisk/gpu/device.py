@@ -32,8 +32,11 @@ class Device:
         threading.Thread(target=self._serve, name="brisk-gpu", daemon=True).start()
 
     def borrow(self) -> Stream:
-        """Return a stream of best-effort urgency for one session alone."""
-        return self._spare.pop() if self._spare else self.context.stream()
+        """Return a stream of best-effort urgency for one session alone. Any thread."""
+        try:
+            return self._spare.pop()
+        except IndexError:
+            return self.context.stream()
 
     def give_back(self, stream: Stream) -> None:
         """Return ``stream`` to the pool. It stays valid: a session that is gone may still name
