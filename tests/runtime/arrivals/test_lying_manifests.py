@@ -35,6 +35,10 @@ WIDTH = 512
 X = np.random.default_rng(3).standard_normal((2, WIDTH)).astype("f4")
 
 
+def expect(answer: np.ndarray, model: Path) -> None:
+    np.testing.assert_allclose(answer, whole(model, {"x": X})["y"], rtol=1e-3, atol=1e-4)
+
+
 @pytest.fixture
 def victim(tmp_path: Path) -> Path:
     (tmp_path / "victim").mkdir()
@@ -153,15 +157,13 @@ def test_another_models_artefacts_are_neither_used_nor_replaced(
         prepare(local, 1)
     with opened(place, describe(local)) as connection:
         registry.let_go()
-        expected = whole(liar, {"x": X})["y"]
-        np.testing.assert_allclose(infer(connection, X), expected, rtol=1e-3, atol=1e-4)
+        expect(infer(connection, X), liar)
         check_refused(remote, local)
     check_not_loaded(local, place)
     assert find_prepared(local) is None
     assert kept() == before
     with opened(place, describe(victim)) as connection:
-        expected = whole(victim, {"x": X})["y"]
-        np.testing.assert_allclose(infer(connection, X), expected, rtol=1e-3, atol=1e-4)
+        expect(infer(connection, X), victim)
 
 
 def test_a_form_under_another_models_name_is_not_among_its_artefacts(
@@ -175,8 +177,7 @@ def test_a_form_under_another_models_name_is_not_among_its_artefacts(
     registry.hold("/m/model.onnx", 1 << 20)  # its form comes whole
     local = resolve(remote)
     with opened(place, describe(local)) as connection:
-        expected = whole(liar, {"x": X})["y"]
-        np.testing.assert_allclose(infer(connection, X), expected, rtol=1e-3, atol=1e-4)
+        expect(infer(connection, X), liar)
         assert kept() == {}
         registry.let_go()
         check_refused(remote, local)
@@ -193,11 +194,10 @@ def test_an_honest_model_starts_while_it_arrives_and_its_form_is_kept_when_it_wa
         remote = publish_here(registry, liar, form=True)
     registry.hold("/m/model.onnx", 1 << 20)
     local = resolve(remote)
-    expected = whole(liar, {"x": X})["y"]
     with opened(place, describe(local)) as connection:
-        np.testing.assert_allclose(infer(connection, X), expected, rtol=1e-3, atol=1e-4)
+        expect(infer(connection, X), liar)
         with opened(place, describe(resolve(remote))) as again:  # while it arrives
-            np.testing.assert_allclose(infer(again, X), expected, rtol=1e-3, atol=1e-4)
+            expect(infer(again, X), liar)
         assert find_prepared(local, cuts_of(liar)) is None
         registry.let_go()
         wait_until(lambda: find_prepared(local, cuts_of(liar)) is not None, "its form")

@@ -19,7 +19,6 @@ from brisk.copies.local import copy_of
 from brisk.protocol.runtime_paths import Role, RuntimePaths
 from brisk.segments.prepared import preparation, trial
 from brisk.segments.prepared.preparation import prepare
-from brisk.stub.runtime_client.client import RuntimeClient
 from brisk.stub.runtime_client.pending import MAX_LOAD_STRIKES
 from brisk.telemetry.observer import Observer
 from support.hosts.registry import Registry
@@ -32,10 +31,14 @@ WIDTH = 512
 X = np.random.default_rng(3).standard_normal((2, WIDTH)).astype("f4")
 
 
+def expect(answer: np.ndarray, model: Path) -> None:
+    np.testing.assert_allclose(answer, whole(model, {"x": X})["y"], rtol=1e-3, atol=1e-4)
+
+
 def test_a_model_answers_when_its_last_byte_is_here_and_not_before(
     registry: Registry, place: RuntimePaths, tmp_path: Path
 ) -> None:
-    model = chain(tmp_path / "model.onnx", width=WIDTH)
+    model = chain(tmp_path / "model.onnx")
     remote = publish_here(registry, model)
     last = model.stat().st_size - (1 << 18)
     registry.hold("/m/model.onnx", last)
@@ -46,9 +49,7 @@ def test_a_model_answers_when_its_last_byte_is_here_and_not_before(
         time.sleep(0.5)
         assert not answer.has_come
         registry.let_go()
-        np.testing.assert_allclose(
-            answer.output(), whole(model, {"x": X})["y"], rtol=1e-3, atol=1e-4
-        )
+        expect(answer.output(), model)
         np.testing.assert_allclose(infer(connection, X), answer.output(), rtol=1e-3, atol=1e-4)
     copy = copy_of(local)
     wait_until(lambda: copy.is_whole, "the rest of the model")
@@ -58,7 +59,7 @@ def test_a_model_answers_when_its_last_byte_is_here_and_not_before(
 def test_other_models_answer_while_one_waits_for_bytes(
     registry: Registry, place: RuntimePaths, tmp_path: Path, quick: Path
 ) -> None:
-    remote = publish_here(registry, chain(tmp_path / "model.onnx", width=WIDTH))
+    remote = publish_here(registry, chain(tmp_path / "model.onnx"))
     registry.hold("/m/model.onnx", 1 << 20)
     value = np.ones((1, 4), np.float32)
     with (
@@ -78,7 +79,7 @@ def test_other_models_answer_while_one_waits_for_bytes(
 def test_a_request_that_waits_for_bytes_ends_with_its_time(
     registry: Registry, place: RuntimePaths, tmp_path: Path
 ) -> None:
-    remote = publish_here(registry, chain(tmp_path / "model.onnx", width=WIDTH))
+    remote = publish_here(registry, chain(tmp_path / "model.onnx"))
     registry.hold("/m/model.onnx", 1 << 20)
     with opened(place, describe(resolve(remote))) as connection:
         late_ns = time.monotonic_ns() + 300_000_000
@@ -91,21 +92,19 @@ def test_a_request_that_waits_for_bytes_ends_with_its_time(
 def test_a_published_form_is_what_the_model_starts_by(
     registry: Registry, place: RuntimePaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = chain(tmp_path / "model.onnx", width=WIDTH)
+    model = chain(tmp_path / "model.onnx")
     monkeypatch.setenv("BRISK_CACHE_DIR", str(tmp_path / "publisher"))
     remote = publish_here(registry, model, form=True)
     registry.hold("/m/model.onnx", 1 << 20)
     monkeypatch.setenv("BRISK_CACHE_DIR", str(tmp_path / "cache"))
     local = resolve(remote)
     told: list[str] = []
-    connection = RuntimeClient(place, describe(local), lambda level, text: told.append(text))
-    connection.open()
-    answer = infer(connection, X)
-    registry.let_go()
-    assert any("from its artefact, while it arrives" in text for text in told), told
-    np.testing.assert_allclose(answer, whole(model, {"x": X})["y"], rtol=1e-3, atol=1e-4)
-    wait_until(lambda: copy_of(local).is_whole, "the model's own file")
-    connection.close()
+    with opened(place, describe(local), told.append) as connection:
+        answer = infer(connection, X)
+        registry.let_go()
+        assert any("from its artefact, while it arrives" in text for text in told), told
+        expect(answer, model)
+        wait_until(lambda: copy_of(local).is_whole, "the model's own file")
     sent = dict(registry.sent)
     with opened(place, describe(resolve(remote))) as connection:  # all of it is here
         np.testing.assert_allclose(infer(connection, X), answer, rtol=1e-3, atol=1e-4)
@@ -115,7 +114,7 @@ def test_a_published_form_is_what_the_model_starts_by(
 def test_an_unloaded_model_is_fetched_no_further(
     registry: Registry, place: RuntimePaths, tmp_path: Path
 ) -> None:
-    remote = publish_here(registry, chain(tmp_path / "model.onnx", width=WIDTH))
+    remote = publish_here(registry, chain(tmp_path / "model.onnx"))
     registry.hold("/m/model.onnx", 1 << 20)
     local = resolve(remote)
     with opened(place, describe(local)) as connection:
@@ -130,7 +129,7 @@ def test_an_unloaded_model_is_fetched_no_further(
 def test_a_courier_that_dies_is_started_again_and_goes_on(
     registry: Registry, place: RuntimePaths, tmp_path: Path
 ) -> None:
-    model = chain(tmp_path / "model.onnx", width=WIDTH)
+    model = chain(tmp_path / "model.onnx")
     remote = publish_here(registry, model)
     size = model.stat().st_size
     registry.hold("/m/model.onnx", size // 2)
@@ -142,16 +141,14 @@ def test_a_courier_that_dies_is_started_again_and_goes_on(
         wait_until(lambda: copy.missing_bytes(spans) < 0.7 * size, "half of it")
         end_courier()
         registry.let_go()
-        np.testing.assert_allclose(
-            answer.output(), whole(model, {"x": X})["y"], rtol=1e-3, atol=1e-4
-        )
+        expect(answer.output(), model)
     assert registry.sent["/m/model.onnx"] < 1.6 * size
 
 
 def test_a_worker_that_dies_loses_no_request_of_a_model_that_arrives(
     registry: Registry, place: RuntimePaths, tmp_path: Path
 ) -> None:
-    model = chain(tmp_path / "model.onnx", width=WIDTH)
+    model = chain(tmp_path / "model.onnx")
     remote = publish_here(registry, model)
     registry.hold("/m/model.onnx", 1 << 20)
     with opened(place, describe(resolve(remote))) as connection:
@@ -160,15 +157,13 @@ def test_a_worker_that_dies_loses_no_request_of_a_model_that_arrives(
             os.kill(observer.pid, signal.SIGKILL)
         time.sleep(0.2)
         registry.let_go()
-        np.testing.assert_allclose(
-            answer.output(), whole(model, {"x": X})["y"], rtol=1e-3, atol=1e-4
-        )
+        expect(answer.output(), model)
 
 
 def test_a_model_that_waits_for_bytes_is_not_blamed_for_a_worker_that_dies(
     registry: Registry, place: RuntimePaths, tmp_path: Path
 ) -> None:
-    model = chain(tmp_path / "model.onnx", width=WIDTH)
+    model = chain(tmp_path / "model.onnx")
     remote = publish_here(registry, model)
     registry.hold("/m/model.onnx", 1 << 20)
     with opened(place, describe(resolve(remote))) as connection:
@@ -180,9 +175,7 @@ def test_a_model_that_waits_for_bytes_is_not_blamed_for_a_worker_that_dies(
             time.sleep(0.2)
             assert not answer.has_come
         registry.let_go()
-        np.testing.assert_allclose(
-            answer.output(), whole(model, {"x": X})["y"], rtol=1e-3, atol=1e-4
-        )
+        expect(answer.output(), model)
 
 
 def test_a_model_whose_structure_is_warm_here_needs_its_weights_alone(
@@ -192,7 +185,7 @@ def test_a_model_whose_structure_is_warm_here_needs_its_weights_alone(
     begins to come before that is known, is not waited for."""
     monkeypatch.setattr(trial, "MOST_LOST", math.inf)  # at whatever pace a busy machine has
     monkeypatch.setattr(preparation, "LEAST_SPEED", 0.0)
-    here, there = (chain(tmp_path / f"{seed}.onnx", width=WIDTH, seed=seed) for seed in (7, 8))
+    here, there = (chain(tmp_path / f"{seed}.onnx", seed=seed) for seed in (7, 8))
     prepare(here, 1)
     monkeypatch.setenv("BRISK_CACHE_DIR", str(tmp_path / "publisher"))
     remote = publish_here(registry, there, form=True)
@@ -202,13 +195,10 @@ def test_a_model_whose_structure_is_warm_here_needs_its_weights_alone(
     with opened(place, describe(here)) as warm:
         infer(warm, X)
         told: list[str] = []
-        local = describe(resolve(remote))
-        connection = RuntimeClient(place, local, lambda level, text: told.append(text))
-        connection.open()
-        answer = infer(connection, X)
-        connection.close()
+        with opened(place, describe(resolve(remote)), told.append) as connection:
+            answer = infer(connection, X)
     assert any("from the model and another one's artefact, while" in text for text in told), told
-    np.testing.assert_allclose(answer, whole(there, {"x": X})["y"], rtol=1e-3, atol=1e-4)
+    expect(answer, there)
 
 
 def small_with_form(registry: Registry, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -233,12 +223,8 @@ def test_a_small_model_that_is_here_starts_by_its_form_and_is_sent_once(
     local = resolve(remote)
     assert copy_of(local).is_whole
     told: list[str] = []
-    connection = RuntimeClient(place, describe(local), lambda level, text: told.append(text))
-    connection.open()
-    np.testing.assert_allclose(
-        infer(connection, X), whole(local, {"x": X})["y"], rtol=1e-3, atol=1e-4
-    )
-    connection.close()
+    with opened(place, describe(local), told.append) as connection:
+        expect(infer(connection, X), local)
     assert any("from its artefact" in text for text in told), told
     assert registry.sent["/m/head.bin"]
     assert not registry.sent["/m/model.onnx"]
@@ -251,5 +237,4 @@ def test_one_whose_form_nobody_fetches_starts_without_it(
     assert copy_of(local).is_whole
     end_courier()
     with opened(place, describe(local)) as connection:
-        expected = whole(local, {"x": X})["y"]
-        np.testing.assert_allclose(infer(connection, X), expected, rtol=1e-3, atol=1e-4)
+        expect(infer(connection, X), local)

@@ -135,18 +135,14 @@ def test_rows_of_a_published_form_come_first(
         f"/m/forms/{form.name}", start + HERE_ROWS * WIDTH * 4, start + (ROWS - 64) * WIDTH * 4
     )
     told: list[str] = []
-    connection = RuntimeClient(
-        place, describe(resolve(remote)), lambda level, text: told.append(text)
-    )
-    connection.open()
-    expect(ask(connection, EARLY), model, EARLY)
-    waiting = ask(connection, LATE)
-    assert any("from its artefact, while it arrives" in text for text in told), told
-    time.sleep(0.3)
-    assert not waiting.has_come
-    registry.let_go()
-    expect(waiting, model, LATE)
-    connection.close()
+    with opened(place, describe(resolve(remote)), told.append) as connection:
+        expect(ask(connection, EARLY), model, EARLY)
+        waiting = ask(connection, LATE)
+        assert any("from its artefact, while it arrives" in text for text in told), told
+        time.sleep(0.3)
+        assert not waiting.has_come
+        registry.let_go()
+        expect(waiting, model, LATE)
 
 
 def test_a_lost_courier_keeps_no_row_away(

@@ -10,7 +10,7 @@ import signal
 import socket
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -243,9 +243,12 @@ def own_place() -> Iterator[RuntimePaths]:
 
 
 @contextlib.contextmanager
-def opened(place: RuntimePaths, model: LoadModel) -> Iterator[RuntimeClient]:
-    """Yield a connection that has loaded ``model``; it is closed afterwards."""
-    connection = RuntimeClient(place, model, lambda level, text: None)
+def opened(
+    place: RuntimePaths, model: LoadModel, log: Callable[[str], object] = lambda text: None
+) -> Iterator[RuntimeClient]:
+    """Yield a connection that has loaded ``model``; it is closed afterwards. ``log``: gets what
+    the runtime logs to it."""
+    connection = RuntimeClient(place, model, lambda level, text: log(text))
     connection.open()
     try:
         yield connection

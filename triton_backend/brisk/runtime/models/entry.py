@@ -177,12 +177,8 @@ class SessionEntry:
         for memory in memories:
             reset_mark(memory)
 
-    def loaded(self) -> None:
-        """Note that every segment is loaded, or has failed. Called by any loader thread."""
-        self.reach(LoadState.LOADED)
-
     def reach(self, state: LoadState) -> None:
-        """Note that the load has reached ``state``.
+        """Note that the load has reached ``state``. Any thread.
 
         LOADED is noted before any request can need the last segment. From LOADED or FAILED on no
         crash is attributed to the load.

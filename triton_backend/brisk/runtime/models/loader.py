@@ -176,7 +176,7 @@ class Loader:
             return
         # Set here, before any loader thread can report that the load has gone further.
         entry.reach(LoadState.RUNNABLE)
-        session.table.when_loaded(entry.loaded)
+        session.table.when_loaded(partial(entry.reach, LoadState.LOADED))
         session.table.when_left(entry.runs_short)
         arrival = session.arrival
         if is_lone and arrival is None:
