@@ -21,7 +21,7 @@ from brisk.sourcing.policies.stretches import (
     stretches_of,
     unpack,
 )
-from brisk.sourcing.policies.wants import merged, order, wanted_bits
+from brisk.sourcing.policies.wants import merged, order
 from support.remote.published import listed
 
 CHUNK = 1 << 16
@@ -40,7 +40,6 @@ def manifest(order_: tuple[Range, ...] = ()) -> Manifest:
 
 BACKWARDS = tuple(Range(0, chunk * CHUNK, CHUNK) for chunk in (3, 2, 1))
 LAYOUT = Layout(manifest(BACKWARDS))
-FORMS = [4, 5]
 
 
 def chunks(stretches: tuple[Stretch, ...]) -> list[int]:
@@ -206,17 +205,12 @@ def test_all_that_is_wanted_comes_once(
     stretches = order(LAYOUT, awaited, forms, behind=behind)
     indices = chunks(stretches)
     assert len(indices) == len(set(indices))
-    extra = bits_of_all(map(LAYOUT.stretch, awaited))
-    assert bits_of_all(stretches) == wanted_bits(LAYOUT, forms) | extra
+    files = (*LAYOUT.manifest.own, LAYOUT.manifest.gathered, *forms)
+    wanted = bits_of_all([*map(LAYOUT.file, files), *map(LAYOUT.stretch, awaited)])
+    assert bits_of_all(stretches) == wanted
     assert indices[0] == 7
     if first := next((each for each in awaited if each.size), None):
         assert indices[1] == LAYOUT.stretch(first).start
-
-
-def test_only_forms_that_were_taken_are_ever_fetched() -> None:
-    assert members(wanted_bits(LAYOUT, [])) == list(range(8))
-    assert members(wanted_bits(LAYOUT, [5])) == [*range(8), 11, 12]
-    assert wanted_bits(LAYOUT, FORMS) == (1 << LAYOUT.count) - 1
 
 
 def test_what_is_told_is_what_is_missing_in_order_with_neighbours_joined() -> None:

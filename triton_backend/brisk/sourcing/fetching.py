@@ -21,7 +21,7 @@ from brisk.copies.manifest import Range
 from brisk.errors import ArtefactError, BriskError, InvalidRequestError, UnavailableError
 from brisk.sourcing.arriving import ArrivingCopy
 from brisk.sourcing.completing import Completion
-from brisk.sourcing.lanes import Bell, Supplier
+from brisk.sourcing.lanes import Bell
 from brisk.sourcing.log import LOGGER
 from brisk.sourcing.policies import wants
 from brisk.sourcing.policies.patience import FORM_PATIENCE_S, RateMeter
@@ -323,7 +323,7 @@ class Fetch:
         self._order()
         return True
 
-    async def put(self, supplier: Supplier, index: int, pieces: list[bytes | memoryview]) -> bool:
+    async def put(self, index: int, pieces: list[bytes | memoryview]) -> bool:
         """Write a chunk, given in ``pieces``. Return False if it has another digest.
 
         Raises UnavailableError if it cannot be written.
@@ -387,7 +387,5 @@ class Fetch:
         fewest_first = sorted(self._awaited, key=lambda awaited: awaited.bits.bit_count())
         parts = [part for awaited in fewest_first for part in awaited.parts]
         self.wanted = wants.order(self.layout, parts, self.forms, self._outline, self._behind)
-        self.wanted_bits = wants.wanted_bits(self.layout, self.forms)
-        for awaited in self._awaited:
-            self.wanted_bits |= awaited.bits
+        self.wanted_bits = bits_of_all(self.wanted)
         self.wanted_anew.ring()

@@ -89,7 +89,7 @@ class Customer(Protocol):
 
     async def wait_for_news(self) -> None: ...
 
-    async def put(self, supplier: Supplier, index: int, pieces: list[bytes | memoryview]) -> bool:
+    async def put(self, index: int, pieces: list[bytes | memoryview]) -> bool:
         """Keep a chunk; return False if its digest is wrong. Raises BriskError if it cannot be
         kept."""
 
@@ -372,7 +372,7 @@ class Supplier:
 
     async def _put(self, portion: Portion, pieces: list[bytes | memoryview]) -> None:
         index, portion.chunk_s = portion.next, math.inf
-        if not await self._customer.put(self, index, pieces):
+        if not await self._customer.put(index, pieces):
             self.rejected += 1
             file, chunk = self._customer.layout.place(index)
             name = self._customer.layout.manifest.files[file].name

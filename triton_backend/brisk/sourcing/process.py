@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+from brisk.copies.connection import MOST_LINE_BYTES
 from brisk.copies.remote import remote_directory
 from brisk.settings import (
     HostAddress,
@@ -26,7 +27,7 @@ from brisk.settings import (
     runtime_directory,
 )
 from brisk.sourcing.log import LOGGER
-from brisk.sourcing.service import CourierService, listening
+from brisk.sourcing.service import CourierService
 from brisk.sourcing.serving import CopyServer
 from brisk.sourcing.sources.certificates import Security, read_keys
 from brisk.sourcing.sources.downloads import Web
@@ -110,7 +111,9 @@ async def run(place: Path, settings: CourierSettings) -> None:
             limit_bytes=settings.limit_bytes,
         )
         service = CourierService(table, os.geteuid())
-        local = await listening(service, listener)
+        local = await asyncio.start_unix_server(
+            service.serve, sock=listener, limit=MOST_LINE_BYTES
+        )
         server = None
         if settings.listen is not None:
             server = await _serving(

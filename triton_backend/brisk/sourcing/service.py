@@ -225,8 +225,3 @@ def _whole(value: object) -> int:
     if type(value) is not int or not 0 <= value < 1 << 62:
         raise InvalidRequestError(f"{value!r:.40} is no number of bytes")
     return value
-
-
-async def listening(service: CourierService, listener: socket.socket) -> asyncio.Server:
-    """Start the server for connections to the socket, and return it."""
-    return await asyncio.start_unix_server(service.serve, sock=listener, limit=MOST_LINE_BYTES)

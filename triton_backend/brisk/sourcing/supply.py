@@ -179,12 +179,8 @@ class Supply:
         self._choose()
         self._news.ring()
 
-    @property
-    def is_curious(self) -> bool:
-        return bool(self.fetch.missing)
-
     async def wait_until_curious(self) -> None:
-        while not self.is_curious:
+        while not self.fetch.missing:
             await asyncio.shield(self.fetch.wanted_anew.rung())
 
     # The interface of Customer.
@@ -221,8 +217,8 @@ class Supply:
     async def wait_for_news(self) -> None:
         await asyncio.shield(self._news.rung())
 
-    async def put(self, supplier: Supplier, index: int, pieces: list[bytes | memoryview]) -> bool:
-        return await self.fetch.put(supplier, index, pieces)
+    async def put(self, index: int, pieces: list[bytes | memoryview]) -> bool:
+        return await self.fetch.put(index, pieces)
 
     def is_stuck(self, supplier: Supplier, portion: Portion) -> bool:
         peer = self._known.get(supplier.name)

@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from brisk.copies.manifest import Range
-from brisk.sourcing.policies.stretches import (
-    Layout,
-    Stretch,
-    bits_of,
-    bits_of_all,
-    stretches_of,
-)
+from brisk.sourcing.policies.stretches import Layout, Stretch, bits_of, stretches_of
 
 
 def order(
@@ -71,9 +65,3 @@ def merged(stretches: Iterable[Stretch], missing: int, most: int) -> tuple[Stret
             else:
                 joined.append(part)
     return tuple(joined)
-
-
-def wanted_bits(layout: Layout, forms: Sequence[int]) -> int:
-    """Return the set of all chunks to fetch. ``forms``: the prepared forms that were taken."""
-    files = (layout.manifest.gathered, *forms)
-    return layout.own | bits_of_all(map(layout.file, files))

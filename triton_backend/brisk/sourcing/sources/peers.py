@@ -41,11 +41,8 @@ class Listener(Protocol):
 
     def hear(self, name: str, report: PeerReport | None, problem: str = "") -> None: ...
 
-    @property
-    def is_curious(self) -> bool:
-        """Whether the receiver's copy misses any wanted chunk."""
-
-    async def wait_until_curious(self) -> None: ...
+    async def wait_until_curious(self) -> None:
+        """Wait until the receiver's copy misses some wanted chunk."""
 
 
 class PeerHost:
