@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from brisk.protocol.runtime_paths import RuntimePaths
-from support.hosts.registry import Registry, registry_of
 from support.remote.entries import end_courier
+from support.remote.registries import RegistryServer
 
 
 @pytest.fixture
-def registry(tmp_path: Path) -> Iterator[Registry]:
+def registry(tmp_path: Path) -> Iterator[RegistryServer]:
     (tmp_path / "published").mkdir()
-    with registry_of(tmp_path / "published") as made:
+    with closing(RegistryServer(tmp_path / "published")) as made:
         yield made
 
 

@@ -17,9 +17,9 @@ from brisk.copies.connection import CourierEndedError, asked_again, resolve
 from brisk.copies.courier import Courier, fetch
 from brisk.copies.local import copy_of
 from brisk.runtime.arrivals.asking import CopyRequester
-from support.hosts.registry import Registry
 from support.models.segment_models import chain
 from support.remote.entries import end_courier, publish_here
+from support.remote.registries import RegistryServer
 from support.waiting import PATIENCE_S, wait_until
 
 Result = TypeVar("Result")
@@ -38,12 +38,12 @@ def states() -> list[object]:
 
 
 @pytest.fixture
-def remote(registry: Registry, tmp_path: Path) -> Path:
+def remote(registry: RegistryServer, tmp_path: Path) -> Path:
     return publish_here(registry, chain(tmp_path / "model.onnx", layers=2))
 
 
 def test_an_entry_is_opened_though_the_courier_dies_meanwhile(
-    registry: Registry, remote: Path
+    registry: RegistryServer, remote: Path
 ) -> None:
     registry.hold("/m/manifest.json")
     called: list[int] = []
@@ -56,7 +56,7 @@ def test_an_entry_is_opened_though_the_courier_dies_meanwhile(
 
 
 def test_a_copy_is_fetched_though_the_courier_dies_meanwhile(
-    registry: Registry, remote: Path, tmp_path: Path
+    registry: RegistryServer, remote: Path, tmp_path: Path
 ) -> None:
     registry.hold("/m/model.onnx", 1 << 20)
     with begun(lambda: fetch(remote)) as fetching:
@@ -68,7 +68,7 @@ def test_a_copy_is_fetched_though_the_courier_dies_meanwhile(
 
 
 def test_a_start_connects_and_takes_a_form_though_the_courier_dies_meanwhile(
-    registry: Registry, remote: Path
+    registry: RegistryServer, remote: Path
 ) -> None:
     """One that is stopped accepts connections and answers nothing."""
     registry.hold("/m/model.onnx", 1 << 20)

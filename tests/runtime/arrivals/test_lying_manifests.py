@@ -24,10 +24,10 @@ from brisk.publishing.describing import cuts_of
 from brisk.publishing.writing import remote_text
 from brisk.segments.prepared.form import find_prepared, prepared_name
 from brisk.segments.prepared.preparation import prepare
-from support.hosts.registry import Registry
 from support.models.segment_models import chain, whole
 from support.remote.entries import end_courier, publish_here
 from support.remote.published import listed
+from support.remote.registries import RegistryServer
 from support.runtime.runtime_process import describe, infer, opened
 from support.waiting import wait_until
 
@@ -53,7 +53,7 @@ def liar(tmp_path: Path) -> Path:
 
 
 def publish_as(
-    registry: Registry, model: Path, victim: Path, monkeypatch: pytest.MonkeyPatch
+    registry: RegistryServer, model: Path, victim: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Path:
     """Publish a model with its prepared form, both of which claim to be the victim's. Return its
     ``model.remote``."""
@@ -137,7 +137,7 @@ def check_not_loaded(local: Path, place: RuntimePaths) -> None:
 
 @pytest.mark.parametrize("is_prepared", [True, False])
 def test_another_models_artefacts_are_neither_used_nor_replaced(
-    registry: Registry,
+    registry: RegistryServer,
     place: RuntimePaths,
     victim: Path,
     liar: Path,
@@ -167,7 +167,7 @@ def test_another_models_artefacts_are_neither_used_nor_replaced(
 
 
 def test_a_form_under_another_models_name_is_not_among_its_artefacts(
-    registry: Registry,
+    registry: RegistryServer,
     place: RuntimePaths,
     victim: Path,
     liar: Path,
@@ -187,7 +187,7 @@ def test_a_form_under_another_models_name_is_not_among_its_artefacts(
 
 
 def test_an_honest_model_starts_while_it_arrives_and_its_form_is_kept_when_it_was_compared(
-    registry: Registry, place: RuntimePaths, liar: Path, monkeypatch: pytest.MonkeyPatch
+    registry: RegistryServer, place: RuntimePaths, liar: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as elsewhere:
         elsewhere.setenv("BRISK_CACHE_DIR", str(liar.parent / "publisher"))

@@ -21,9 +21,9 @@ from brisk.segments.prepared import preparation, trial
 from brisk.segments.prepared.preparation import prepare
 from brisk.stub.runtime_client.pending import MAX_LOAD_STRIKES
 from brisk.telemetry.observer import Observer
-from support.hosts.registry import Registry
 from support.models.segment_models import chain, info, save, whole
 from support.remote.entries import end_courier, publish_here
+from support.remote.registries import RegistryServer
 from support.runtime.runtime_process import describe, infer, opened, submit
 from support.waiting import wait_until
 
@@ -36,7 +36,7 @@ def expect(answer: np.ndarray, model: Path) -> None:
 
 
 def test_a_model_answers_when_its_last_byte_is_here_and_not_before(
-    registry: Registry, place: RuntimePaths, tmp_path: Path
+    registry: RegistryServer, place: RuntimePaths, tmp_path: Path
 ) -> None:
     model = chain(tmp_path / "model.onnx")
     remote = publish_here(registry, model)
@@ -57,7 +57,7 @@ def test_a_model_answers_when_its_last_byte_is_here_and_not_before(
 
 
 def test_other_models_answer_while_one_waits_for_bytes(
-    registry: Registry, place: RuntimePaths, tmp_path: Path, quick: Path
+    registry: RegistryServer, place: RuntimePaths, tmp_path: Path, quick: Path
 ) -> None:
     remote = publish_here(registry, chain(tmp_path / "model.onnx"))
     registry.hold("/m/model.onnx", 1 << 20)
@@ -77,7 +77,7 @@ def test_other_models_answer_while_one_waits_for_bytes(
 
 
 def test_a_request_that_waits_for_bytes_ends_with_its_time(
-    registry: Registry, place: RuntimePaths, tmp_path: Path
+    registry: RegistryServer, place: RuntimePaths, tmp_path: Path
 ) -> None:
     remote = publish_here(registry, chain(tmp_path / "model.onnx"))
     registry.hold("/m/model.onnx", 1 << 20)
@@ -90,7 +90,7 @@ def test_a_request_that_waits_for_bytes_ends_with_its_time(
 
 
 def test_a_published_form_is_what_the_model_starts_by(
-    registry: Registry, place: RuntimePaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    registry: RegistryServer, place: RuntimePaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = chain(tmp_path / "model.onnx")
     monkeypatch.setenv("BRISK_CACHE_DIR", str(tmp_path / "publisher"))
@@ -112,7 +112,7 @@ def test_a_published_form_is_what_the_model_starts_by(
 
 
 def test_an_unloaded_model_is_fetched_no_further(
-    registry: Registry, place: RuntimePaths, tmp_path: Path
+    registry: RegistryServer, place: RuntimePaths, tmp_path: Path
 ) -> None:
     remote = publish_here(registry, chain(tmp_path / "model.onnx"))
     registry.hold("/m/model.onnx", 1 << 20)
@@ -127,7 +127,7 @@ def test_an_unloaded_model_is_fetched_no_further(
 
 
 def test_a_courier_that_dies_is_started_again_and_goes_on(
-    registry: Registry, place: RuntimePaths, tmp_path: Path
+    registry: RegistryServer, place: RuntimePaths, tmp_path: Path
 ) -> None:
     model = chain(tmp_path / "model.onnx")
     remote = publish_here(registry, model)
@@ -146,7 +146,7 @@ def test_a_courier_that_dies_is_started_again_and_goes_on(
 
 
 def test_a_worker_that_dies_loses_no_request_of_a_model_that_arrives(
-    registry: Registry, place: RuntimePaths, tmp_path: Path
+    registry: RegistryServer, place: RuntimePaths, tmp_path: Path
 ) -> None:
     model = chain(tmp_path / "model.onnx")
     remote = publish_here(registry, model)
@@ -161,7 +161,7 @@ def test_a_worker_that_dies_loses_no_request_of_a_model_that_arrives(
 
 
 def test_a_model_that_waits_for_bytes_is_not_blamed_for_a_worker_that_dies(
-    registry: Registry, place: RuntimePaths, tmp_path: Path
+    registry: RegistryServer, place: RuntimePaths, tmp_path: Path
 ) -> None:
     model = chain(tmp_path / "model.onnx")
     remote = publish_here(registry, model)
@@ -179,7 +179,7 @@ def test_a_model_that_waits_for_bytes_is_not_blamed_for_a_worker_that_dies(
 
 
 def test_a_model_whose_structure_is_warm_here_needs_its_weights_alone(
-    registry: Registry, place: RuntimePaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    registry: RegistryServer, place: RuntimePaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A fine-tune of a model that is prepared here: its own form, which was published, too, and
     begins to come before that is known, is not waited for."""
@@ -201,7 +201,9 @@ def test_a_model_whose_structure_is_warm_here_needs_its_weights_alone(
     expect(answer, there)
 
 
-def small_with_form(registry: Registry, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def small_with_form(
+    registry: RegistryServer, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> Path:
     """The ``model.remote`` of a model all of which is its head: integers may decide shapes."""
     nodes = [
         helper.make_node("Cast", ["w"], ["f"], to=1),
@@ -217,7 +219,7 @@ def small_with_form(registry: Registry, folder: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_small_model_that_is_here_starts_by_its_form_and_is_sent_once(
-    registry: Registry, place: RuntimePaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    registry: RegistryServer, place: RuntimePaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     remote = small_with_form(registry, tmp_path, monkeypatch)
     local = resolve(remote)
@@ -231,7 +233,7 @@ def test_a_small_model_that_is_here_starts_by_its_form_and_is_sent_once(
 
 
 def test_one_whose_form_nobody_fetches_starts_without_it(
-    registry: Registry, place: RuntimePaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    registry: RegistryServer, place: RuntimePaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     local = resolve(small_with_form(registry, tmp_path, monkeypatch))
     assert copy_of(local).is_whole

@@ -21,9 +21,9 @@ from brisk.protocol.runtime_paths import RuntimePaths
 from brisk.publishing import describing
 from brisk.runtime.arrivals.rows import ArrivingRows, ArrivingTable
 from brisk.stub.runtime_client.client import RuntimeClient
-from support.hosts.registry import Registry
 from support.models.segment_models import info, save, whole
 from support.remote.entries import end_courier, publish_here
+from support.remote.registries import RegistryServer
 from support.runtime.runtime_process import Answer, describe, opened
 from support.waiting import wait_until
 
@@ -69,7 +69,7 @@ def expect(answer: Answer, model: Path, ids: np.ndarray) -> None:
     np.testing.assert_allclose(answer.output(), right, rtol=1e-4, atol=1e-5)
 
 
-def held_rows(model: Path, name: str, registry: Registry) -> None:
+def held_rows(model: Path, name: str, registry: RegistryServer) -> None:
     """Rows from ``HERE_ROWS`` on are not sent."""
     table = model.stat().st_size - ROWS * WIDTH * 4  # what follows it is small
     registry.hold(f"/{name}/model.onnx", table + HERE_ROWS * WIDTH * 4)
@@ -77,7 +77,7 @@ def held_rows(model: Path, name: str, registry: Registry) -> None:
 
 @pytest.mark.parametrize("kind", [TensorProto.INT64, TensorProto.INT32])
 def test_requests_wait_for_their_own_rows_and_for_no_others(
-    registry: Registry, place: RuntimePaths, tmp_path: Path, kind: int
+    registry: RegistryServer, place: RuntimePaths, tmp_path: Path, kind: int
 ) -> None:
     model = encoder(tmp_path / "model.onnx", kind)
     numbers = np.int64 if kind == TensorProto.INT64 else np.int32
@@ -104,7 +104,7 @@ def test_requests_wait_for_their_own_rows_and_for_no_others(
 
 
 def test_a_row_that_there_is_not_is_refused_and_waited_for_by_nobody(
-    registry: Registry, place: RuntimePaths, tmp_path: Path
+    registry: RegistryServer, place: RuntimePaths, tmp_path: Path
 ) -> None:
     model = encoder(tmp_path / "model.onnx")
     remote = publish_here(registry, model)
@@ -118,7 +118,7 @@ def test_a_row_that_there_is_not_is_refused_and_waited_for_by_nobody(
 
 
 def test_rows_of_a_published_form_come_first(
-    registry: Registry, place: RuntimePaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    registry: RegistryServer, place: RuntimePaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The form's table lies before its other weights, which are here first all the same."""
     model = encoder(tmp_path / "model.onnx")
@@ -146,7 +146,7 @@ def test_rows_of_a_published_form_come_first(
 
 
 def test_a_lost_courier_keeps_no_row_away(
-    registry: Registry, place: RuntimePaths, tmp_path: Path
+    registry: RegistryServer, place: RuntimePaths, tmp_path: Path
 ) -> None:
     model = encoder(tmp_path / "model.onnx")
     remote = publish_here(registry, model)
@@ -159,7 +159,7 @@ def test_a_lost_courier_keeps_no_row_away(
         expect(waiting, model, LATE)
 
 
-def test_rows_that_are_here_keep_no_fetch_alive(registry: Registry, tmp_path: Path) -> None:
+def test_rows_that_are_here_keep_no_fetch_alive(registry: RegistryServer, tmp_path: Path) -> None:
     """Else one that has failed, by a disk that is full for a moment, never begins anew."""
     remote = publish_here(registry, encoder(tmp_path / "model.onnx"))
     held_rows(tmp_path / "model.onnx", "m", registry)
@@ -226,7 +226,7 @@ def with_two_names(path: Path) -> Path:
     ],
 )
 def test_a_table_that_is_read_whole_as_well_is_waited_for(
-    registry: Registry,
+    registry: RegistryServer,
     place: RuntimePaths,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

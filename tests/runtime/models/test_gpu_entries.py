@@ -10,6 +10,7 @@ import signal
 import tempfile
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -23,9 +24,9 @@ from brisk.protocol.runtime_paths import RuntimePaths
 from brisk.segments.onnxruntime import onnxruntime
 from brisk.sourcing.room import kept_copies
 from brisk.stub.config.entry import find_model
-from support.hosts.registry import registry_of
 from support.models.segment_models import chain, whole
 from support.remote.entries import end_courier, publish_here
+from support.remote.registries import RegistryServer
 from support.runtime.fake_driver import fake_driver
 from support.runtime.runtime_process import (
     describe,
@@ -153,7 +154,7 @@ def test_a_stub_waits_until_all_of_a_model_for_a_gpu_is_here(
     for folder in (tmp_path / "published", entry / "1"):
         folder.mkdir(parents=True)
     try:
-        with registry_of(tmp_path / "published") as registry:
+        with closing(RegistryServer(tmp_path / "published")) as registry:
             shutil.copy(publish_here(registry, model), entry / "1" / REMOTE_FILE)
             registry.hold("/m/model.onnx", model.stat().st_size // 2)
             assert not copy_of(find_model(entry, 1, {})).is_whole
@@ -172,7 +173,7 @@ def test_a_model_that_arrives_is_loaded_when_all_of_it_is_here(
     x = np.random.default_rng(3).standard_normal((2, 512)).astype("f4")
     (tmp_path / "published").mkdir()
     try:
-        with registry_of(tmp_path / "published") as registry:
+        with closing(RegistryServer(tmp_path / "published")) as registry:
             remote = publish_here(registry, model)
             registry.hold("/m/model.onnx", model.stat().st_size // 2)
             local = resolve(remote)

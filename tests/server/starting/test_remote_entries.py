@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +17,8 @@ from brisk.copies.manifest import write_manifest
 from brisk.publishing.describing import describe
 from brisk.publishing.writing import publish, remote_text
 from brisk_client.inference import InferenceClient, Transport
-from support.hosts.registry import Registry, registry_of
 from support.models.segment_models import chain, whole
+from support.remote.registries import RegistryServer
 from support.server.running import StartServer
 from support.server.serve_command import Serving
 
@@ -27,9 +28,9 @@ WIDTH = 256
 
 
 @pytest.fixture
-def registry(tmp_path: Path) -> Iterator[Registry]:
+def registry(tmp_path: Path) -> Iterator[RegistryServer]:
     (tmp_path / "published").mkdir()
-    with registry_of(tmp_path / "published") as made:
+    with closing(RegistryServer(tmp_path / "published")) as made:
         yield made
 
 
@@ -44,7 +45,7 @@ def write_remote(
 
 
 def test_an_entry_without_a_model_is_completed_served_and_asked_while_its_model_arrives(
-    tmp_path: Path, start_server: StartServer, private_cache: None, registry: Registry
+    tmp_path: Path, start_server: StartServer, private_cache: None, registry: RegistryServer
 ) -> None:
     model = chain(tmp_path / "model.onnx", width=WIDTH)
     described = describe(model, 2, with_form=False)
@@ -78,7 +79,7 @@ def test_an_entry_without_a_model_is_completed_served_and_asked_while_its_model_
 
 
 def test_an_entry_of_nothing_but_model_remote_is_served_and_looked_at(
-    tmp_path: Path, serve: Serving, registry: Registry, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, serve: Serving, registry: RegistryServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As one of nothing but ``model.onnx`` is: ``brisk serve`` completes what Triton reads."""
     model = chain(tmp_path / "model.onnx", width=WIDTH)

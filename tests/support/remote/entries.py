@@ -12,7 +12,7 @@ from brisk.publishing.describing import cuts_of
 from brisk.publishing.describing import describe as described
 from brisk.publishing.writing import publish, remote_text
 from brisk.segments.prepared.preparation import prepare
-from support.hosts.registry import Registry
+from support.remote.registries import RegistryServer
 from support.runtime.runtime_processes import processes_started_in
 
 
@@ -24,7 +24,9 @@ def end_courier(number: signal.Signals = signal.SIGKILL) -> None:
                 os.kill(process, number)
 
 
-def publish_here(registry: Registry, model: Path, name: str = "m", *, form: bool = False) -> Path:
+def publish_here(
+    registry: RegistryServer, model: Path, name: str = "m", *, form: bool = False
+) -> Path:
     """Publish a model at the registry. Return its ``model.remote``."""
     if form:
         prepare(model, 1, cuts_of(model))

@@ -1,4 +1,4 @@
-"""Web servers of published folders: with ranges or without, slow, lying, or gone."""
+"""Web servers of published folders: with ranges or without, slow, lying, held back, or gone."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import re
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
@@ -42,10 +43,13 @@ class RegistryServer:
         self.queries: list[str] = []
         """The queries of the URLs."""
         self.sent_bytes = 0
+        self.sent: Counter[str] = Counter()
+        """The bytes sent of each file, by the path that was asked for."""
         self.is_broken = False
         """Whether connections are cut from now on."""
         self.is_silent = False
         """Whether answers stop, and connections stay."""
+        self._held: dict[str, range] = {}
         self._free_s = 0.0
         self._loop = asyncio.new_event_loop()
         self._port = 0
@@ -61,6 +65,13 @@ class RegistryServer:
     @property
     def manifest_url(self) -> str:
         return f"{self.url}/manifest.json"
+
+    def hold(self, path: str, after: int = 0, until: int = 1 << 62) -> None:
+        """Send no byte of a file at or behind ``after``, up to ``until``, before ``let_go``."""
+        self._held[path] = range(after, until)
+
+    def let_go(self) -> None:
+        self._held.clear()
 
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -115,10 +126,19 @@ class RegistryServer:
         begin: int,
         end: int,
     ) -> web.StreamResponse:
-        for offset in range(begin, end, _PIECE_BYTES):
-            piece = os.pread(file.fileno(), min(_PIECE_BYTES, end - offset), offset)
+        offset = begin
+        while offset < end:
+            held = self._held.get(request.path, range(0))
+            if offset in held:
+                await asyncio.sleep(0.02)
+                continue
+            most = held.start - offset if offset < held.start else end - offset
+            piece = os.pread(file.fileno(), min(_PIECE_BYTES, end - offset, most), offset)
+            if not piece:  # it was cut off meanwhile
+                return response
+            offset += len(piece)
             if self.change is not None:
-                piece = self.change(name, offset, piece)
+                piece = self.change(name, offset - len(piece), piece)
             await self._pace(len(piece))
             while self.is_silent:
                 await asyncio.sleep(0.05)
@@ -129,6 +149,7 @@ class RegistryServer:
             except ConnectionError:
                 return response
             self.sent_bytes += len(piece)
+            self.sent[request.path] += len(piece)
         await response.write_eof()
         return response
 
