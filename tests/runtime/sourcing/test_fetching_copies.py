@@ -92,32 +92,6 @@ def test_of_ten_thousand_damaged_or_exchanged_chunks_none_is_kept(
     copy.close()
 
 
-def test_every_single_damaged_chunk_is_refused(tmp_path: Path, start: Start) -> None:
-    """The same without the network, 10,000 times: what ``put`` is given must have the digest."""
-    from brisk.sourcing.arriving import ArrivingCopy
-    from brisk.sourcing.room import make_copy
-
-    chunk = 1 << 16
-    published = publish(tmp_path / "m", 8 * chunk, chunk_bytes=chunk, weights_bytes=0)
-    folder = tmp_path / "remote" / published.sha256
-    (tmp_path / "remote").mkdir(mode=0o700)
-    make_copy(folder, (published.folder / MANIFEST).read_bytes(), published.manifest)
-    copy = ArrivingCopy(folder)
-    source = random.Random(2)
-    content = published.contents[0]
-    for _ in range(10_000):
-        index = source.randrange(8)
-        right = content[index * chunk : (index + 1) * chunk]
-        place = source.randrange(chunk)
-        wrong = (
-            right[:place] + bytes([right[place] ^ (1 << source.randrange(8))]) + right[place + 1 :]
-        )
-        assert not copy.put(index, [wrong])
-    assert not any(int(bit) for bit in f"{copy.here() & 0xFF:08b}")
-    for index in range(8):
-        assert copy.put(index, [content[index * chunk : (index + 1) * chunk]])
-
-
 def test_another_manifest_and_another_model_at_the_url_are_told(
     tmp_path: Path, start: Start, serve: Serve
 ) -> None:

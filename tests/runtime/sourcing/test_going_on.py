@@ -15,7 +15,6 @@ import pytest
 from brisk.copies import connection, courier
 from brisk.copies.connection import CourierConnection, lock_path
 from brisk.copies.manifest import Range
-from brisk.copies.remote import WHOLE
 from brisk.errors import UnavailableError
 from brisk.sourcing.process import ENDING_S
 from brisk.sourcing.room import locked
@@ -175,24 +174,6 @@ def test_a_courier_ends_soon_though_one_of_its_threads_waits_for_long(
         assert host.process is not None
         host.process.send_signal(signal.SIGTERM)
         assert host.process.wait(ENDING_S + 10.0) == 0
-
-
-def test_a_copy_whose_courier_ended_before_it_was_synced_is_finished_by_the_next(
-    tmp_path: Path, start: Start, serve: Serve
-) -> None:
-    published = publish(tmp_path / "m", 1_000_000)
-    registry = serve(published)
-    host = start()
-    whole = host.copy_folder(published) / WHOLE
-    with host.client() as client:
-        client.fetch(published, registry.manifest_url)
-        wait_until(whole.exists, "the mark that all is on the disk")
-    host.kill()
-    whole.unlink()
-    host.start()
-    with host.client() as client:
-        client.fetch(published, registry.manifest_url)
-        wait_until(whole.exists, "the mark that all is on the disk")
 
 
 @pytest.mark.parametrize("is_for_ever", [False, True])

@@ -1,17 +1,20 @@
-"""Published folders of random bytes, like those that ``brisk publish`` makes of a model."""
+"""Published folders of random bytes, like those that ``brisk publish`` makes of a model, and their
+copies."""
 
 from __future__ import annotations
 
 import hashlib
 import random
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from brisk.artefacts.content import digest_of_file, sketch_of_file
 from brisk.copies.manifest import CHUNK_BYTES, ListedFile, Manifest, Range, write_manifest
 from brisk.copies.remote import MANIFEST
+from brisk.sourcing.arriving import ArrivingCopy
+from brisk.sourcing.room import make_copy
 
 
 class Published(NamedTuple):
@@ -106,3 +109,21 @@ def publish(
         path.write_bytes(content)
     (folder / MANIFEST).write_bytes(text)
     return Published(folder, manifest, hashlib.sha256(text).hexdigest(), tuple(contents))
+
+
+def new_copy(folder: Path, published: Published) -> ArrivingCopy:
+    """Return a copy in ``folder``, made now and open, of which nothing is here."""
+    make_copy(folder, write_manifest(published.manifest), published.manifest)
+    return ArrivingCopy(folder)
+
+
+def chunk_of(published: Published, copy: ArrivingCopy, index: int) -> bytes:
+    part = copy.layout.range_of(index)
+    return published.contents[part.file][part.offset : part.offset + part.size]
+
+
+def fill(published: Published, copy: ArrivingCopy, numbers: Iterable[int]) -> None:
+    """Write all chunks of the files of these numbers."""
+    for number in numbers:
+        for index in range(*copy.layout.file(number)):
+            assert copy.put(index, [chunk_of(published, copy, index)])

@@ -12,17 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from brisk.copies.local import path_in
-from brisk.copies.manifest import ListedFile, write_manifest
-from brisk.sourcing.arriving import ArrivingCopy
+from brisk.copies.manifest import ListedFile
 from brisk.sourcing.fetching import Fetch
 from brisk.sourcing.policies.choosing import PeerReport
-from brisk.sourcing.room import make_copy
 from brisk.sourcing.serving import PULLS_S, arriving_bytes
 from brisk.sourcing.sources.failures import SourceError
 from brisk.sourcing.sources.peers import ANSWER_S, ASKED_S, HELD_S
 from brisk.sourcing.sources.registry import ByteSource, Pieces
 from brisk.sourcing.supply import Supply
-from support.remote.published import Published
+from support.remote.published import Published, chunk_of, new_copy
 
 PIECE_BYTES = 1 << 14
 
@@ -173,9 +171,7 @@ class VirtualHost:
         self.fetch: Fetch | None = None
         self.done_s = 0.0
         self.switches: list[tuple[float, str]] = []
-        place = folder / name / published.sha256
-        make_copy(place, write_manifest(published.manifest), published.manifest)
-        self.copy = ArrivingCopy(place)
+        self.copy = new_copy(folder / name / published.sha256, published)
         self.executor: Executor = AtOnce()
         self._watching: list[asyncio.Task[None]] = []
 
@@ -187,9 +183,7 @@ class VirtualHost:
         layout = self.copy.layout
         for number in (*published.manifest.own, published.manifest.gathered):
             for index in filter(has, range(*layout.file(number))):
-                part = layout.range_of(index)
-                content = published.contents[number][part.offset : part.offset + part.size]
-                assert self.copy.put(index, [content])
+                assert self.copy.put(index, [chunk_of(published, self.copy, index)])
 
     def serve(self) -> None:
         """Serve what it has; it fetches nothing."""

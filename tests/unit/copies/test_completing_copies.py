@@ -15,18 +15,16 @@ from brisk.artefacts.content import check_listed
 from brisk.artefacts.room import NoRoomError, kept_artefacts
 from brisk.artefacts.store import artefacts_directory
 from brisk.copies.local import HEADER_BYTES, PROGRESS, LocalCopy, progress_header
-from brisk.copies.manifest import write_manifest
 from brisk.copies.remote import WHOLE, Remote
 from brisk.errors import ArtefactError, UnavailableError
 from brisk.paths import is_kept
 from brisk.sourcing import arriving, process
 from brisk.sourcing.arriving import ArrivingCopy
 from brisk.sourcing.completing import publish_form
-from brisk.sourcing.room import make_copy
 from brisk.sourcing.service import CourierService
 from brisk.sourcing.sources.downloads import Web
 from brisk.sourcing.table import CopyTable
-from support.remote.published import Published, form_of, publish
+from support.remote.published import Published, fill, form_of, new_copy, publish
 from support.waiting import PATIENCE_S, wait_until
 
 CHUNK = 1 << 16
@@ -41,17 +39,11 @@ def published(tmp_path: Path) -> Published:
 
 def filled(tmp_path: Path, published: Published) -> ArrivingCopy:
     """Return a copy whose chunks are all here."""
-    folder = tmp_path / "cache" / "remote" / published.sha256
-    make_copy(folder, write_manifest(published.manifest), published.manifest)
-    copy = ArrivingCopy(folder)
+    copy = new_copy(tmp_path / "cache" / "remote" / published.sha256, published)
     forms = [number for number, file in enumerate(published.manifest.files) if file.form]
     for number in forms:
         copy.reserve_form(number)
-    for number in (published.manifest.gathered, *published.manifest.own, *forms):
-        for index in range(*copy.layout.file(number)):
-            part = copy.layout.range_of(index)
-            content = published.contents[number][part.offset : part.offset + part.size]
-            assert copy.put(index, [content])
+    fill(published, copy, (published.manifest.gathered, *published.manifest.own, *forms))
     return copy
 
 

@@ -13,8 +13,7 @@ import pytest
 from brisk.copies.local import HEADER_BYTES, HERE, PROGRESS, LocalCopy
 from brisk.copies.manifest import Manifest, Range, write_manifest
 from brisk.sourcing.arriving import ArrivingCopy
-from brisk.sourcing.room import make_copy
-from support.remote.published import Published, listed, publish
+from support.remote.published import Published, fill, listed, new_copy, publish
 
 CHUNK = 1 << 16
 
@@ -23,13 +22,8 @@ pytestmark = pytest.mark.usefixtures("private_cache")
 
 def filled(folder: Path, published: Published) -> ArrivingCopy:
     """Return a copy whose chunks are all here, those of the model first."""
-    make_copy(folder, write_manifest(published.manifest), published.manifest)
-    copy = ArrivingCopy(folder)
-    for number in (*published.manifest.own, published.manifest.gathered):
-        for index in range(*copy.layout.file(number)):
-            part = copy.layout.range_of(index)
-            content = published.contents[number][part.offset : part.offset + part.size]
-            assert copy.put(index, [content])
+    copy = new_copy(folder, published)
+    fill(published, copy, (*published.manifest.own, published.manifest.gathered))
     return copy
 
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from brisk.artefacts.container import HEADER_BYTES, Container, ContainerDraft
-from brisk.artefacts.seals import SEAL
+from brisk.artefacts.container import HEADER_BYTES, Container
 from brisk.artefacts.store import artefacts_directory
 from brisk.copies.connection import resolve
 from brisk.copies.local import PROGRESS, LocalCopy, progress_header
@@ -26,7 +23,7 @@ from brisk.sourcing.arriving import ArrivingCopy
 from brisk.sourcing.completing import publish_form
 from brisk.sourcing.policies.stretches import bits_of
 from brisk.sourcing.room import make_copy
-from support.remote.published import Published, publish
+from support.remote.published import Published, chunk_of, fill, form_of, new_copy, publish
 
 CHUNK = 1 << 16
 FORM = "resnet.segments"
@@ -38,20 +35,7 @@ def published(tmp_path: Path, private_cache: None) -> Published:
 
 
 def made(tmp_path: Path, published: Published) -> ArrivingCopy:
-    folder = tmp_path / "cache" / "remote" / published.sha256
-    make_copy(folder, write_manifest(published.manifest), published.manifest)
-    return ArrivingCopy(folder)
-
-
-def chunk_of(published: Published, copy: ArrivingCopy, index: int) -> bytes:
-    part = copy.layout.range_of(index)
-    return published.contents[part.file][part.offset : part.offset + part.size]
-
-
-def fill(published: Published, copy: ArrivingCopy, numbers: tuple[int, ...]) -> None:
-    for number in numbers:
-        for index in range(*copy.layout.file(number)):
-            assert copy.put(index, [chunk_of(published, copy, index)])
+    return new_copy(tmp_path / "cache" / "remote" / published.sha256, published)
 
 
 HEADS = ((100, 2 * CHUNK), (4 * CHUNK, CHUNK), (8 * CHUNK + 1, 2 * CHUNK + 76))
@@ -137,19 +121,8 @@ def test_one_that_is_damaged_is_asked_of_the_courier(
         resolve(remote)
 
 
-def prepared_form() -> bytes:
-    """Return a form as it is published: a container without a seal."""
-    file = io.BytesIO()
-    draft = ContainerDraft(file)
-    draft.add(np.arange(3 * CHUNK, dtype=np.uint8))
-    draft.finish({"model": "m"})
-    content = bytearray(file.getvalue())
-    content[SEAL] = bytes(SEAL.stop - SEAL.start)
-    return bytes(content)
-
-
 def with_form(tmp_path: Path) -> Published:
-    return publish(tmp_path / "f", 4 * CHUNK, chunk_bytes=CHUNK, forms={FORM: prepared_form()})
+    return publish(tmp_path / "f", 4 * CHUNK, chunk_bytes=CHUNK, forms={FORM: form_of(3 * CHUNK)})
 
 
 def test_files_are_of_their_full_size_and_only_ours_from_the_beginning(
@@ -342,7 +315,7 @@ def test_a_form_says_where_its_parts_lie_in_two_steps(tmp_path: Path, private_ca
 
 
 def test_what_is_no_form_is_refused(tmp_path: Path, private_cache: None) -> None:
-    forms = {FORM: prepared_form(), "x": b"BRISKART" + bytes(2 * CHUNK)}
+    forms = {FORM: form_of(3 * CHUNK), "x": b"BRISKART" + bytes(2 * CHUNK)}
     published = publish(tmp_path / "f", CHUNK, chunk_bytes=CHUNK, forms=forms)
     copy = made(tmp_path, published)
     number = published.manifest.form_named("x")

@@ -19,7 +19,7 @@ from brisk.paths import KEPT
 from brisk.runtime.sessions.identity import copy_at
 from brisk.sourcing.arriving import ArrivingCopy
 from brisk.sourcing.room import make_copy
-from support.remote.published import Published, publish
+from support.remote.published import Published, new_copy, publish
 
 CHUNK = 1 << 16
 FORM = "one.segments"
@@ -41,8 +41,7 @@ def published(tmp_path: Path, private_cache: None) -> Published:
 def folder(published: Published) -> Path:
     """A copy of which one chunk and the beginning of a form are here."""
     place = remote_directory() / published.sha256
-    make_copy(place, write_manifest(published.manifest), published.manifest)
-    copy = ArrivingCopy(place)
+    copy = new_copy(place, published)
     assert copy.put(0, [published.contents[0][:CHUNK]])
     copy.reserve_form(3)
     copy.close()

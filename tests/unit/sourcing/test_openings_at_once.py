@@ -16,14 +16,13 @@ import aiohttp
 import pytest
 
 from brisk.copies.local import HEADER_BYTES, PROGRESS
-from brisk.copies.manifest import write_manifest
 from brisk.copies.remote import Remote
 from brisk.errors import UnavailableError
 from brisk.settings import HostAddress
 from brisk.sourcing import room
 from brisk.sourcing import table as table_module
 from brisk.sourcing.arriving import ArrivingCopy
-from brisk.sourcing.room import make_copy, open_present, remove
+from brisk.sourcing.room import open_present, remove
 from brisk.sourcing.service import CourierService
 from brisk.sourcing.serving import CopyServer
 from brisk.sourcing.sources.downloads import Web
@@ -31,7 +30,7 @@ from brisk.sourcing.sources.peers import IDENTITY_HEADER, PeerCopy
 from brisk.sourcing.sources.registry import Registry
 from brisk.sourcing.table import CopyTable, OpenedCopy
 from support.remote.couriers import free_ports
-from support.remote.published import Published, publish
+from support.remote.published import Published, fill, new_copy, publish
 from support.remote.registries import RegistryServer
 from support.waiting import PATIENCE_S, wait_until
 
@@ -70,12 +69,8 @@ def published(tmp_path: Path) -> Published:
 def folder(tmp_path: Path, published: Published) -> Path:
     """A copy as a boot leaves it: all of it has come, nothing is compared."""
     place = tmp_path / "remote" / published.sha256
-    make_copy(place, write_manifest(published.manifest), published.manifest)
-    copy = ArrivingCopy(place)
-    for index in range(copy.layout.count):
-        part = copy.layout.range_of(index)
-        content = published.contents[part.file]
-        assert copy.put(index, [content[part.offset : part.offset + part.size]])
+    copy = new_copy(place, published)
+    fill(published, copy, range(len(published.contents)))
     copy.close()
     with (place / PROGRESS).open("r+b") as file:
         file.write(bytes(HEADER_BYTES))
@@ -240,10 +235,8 @@ def test_an_opening_does_not_wait_while_others_are_compared(
 ) -> None:
     other = publish(tmp_path / "other", 2 * CHUNK, chunk_bytes=CHUNK, weights_bytes=0)
     place = tmp_path / "remote" / other.sha256
-    make_copy(place, write_manifest(other.manifest), other.manifest)
-    copy = ArrivingCopy(place)
-    (head,) = range(*copy.layout.file(other.manifest.gathered))
-    assert copy.put(head, [other.contents[other.manifest.gathered]])
+    copy = new_copy(place, other)
+    fill(other, copy, [other.manifest.gathered])
     copy.close()
 
     async def scenario(table: CopyTable, url: str) -> None:
@@ -347,7 +340,7 @@ def test_a_manifest_that_is_here_is_no_reason_to_stay_with_a_url_that_gives_noth
 ) -> None:
     """All that has come of the copy is its manifest."""
     place = tmp_path / "remote" / published.sha256
-    make_copy(place, write_manifest(published.manifest), published.manifest)
+    new_copy(place, published).close()
     server = RegistryServer(published.folder)
     liar = RegistryServer(published.folder, change=lambda name, offset, piece: bytes(len(piece)))
     first_url = "http://127.0.0.1:1/manifest.json" if is_dead else liar.manifest_url

@@ -23,7 +23,6 @@ from brisk.sourcing.room import (
     KeptCopy,
     kept_copies,
     locked,
-    make_copy,
     make_with_room,
     note_use,
     open_or_make,
@@ -31,7 +30,7 @@ from brisk.sourcing.room import (
     remove,
     to_remove,
 )
-from support.remote.published import Published, publish
+from support.remote.published import Published, new_copy, publish
 from support.waiting import PATIENCE_S, wait_until
 
 CHUNK = 1 << 16
@@ -85,7 +84,7 @@ def test_of_copies_used_at_one_time_the_name_decides() -> None:
 
 def add(base: Path, published: Published, used_s: float) -> Path:
     folder = base / published.sha256
-    make_copy(folder, write_manifest(published.manifest), published.manifest)
+    new_copy(folder, published).close()
     os.utime(folder / MANIFEST, (used_s, used_s))
     return folder
 

@@ -18,9 +18,7 @@ from brisk.errors import UnavailableError
 from brisk.runtime.arrivals.rows import ArrivingRows, ArrivingTable
 from brisk.segments.program import LoadedSegment
 from brisk.segments.source import SegmentSpec
-from brisk.sourcing.arriving import ArrivingCopy
-from brisk.sourcing.room import make_copy
-from support.remote.published import Published, publish
+from support.remote.published import Published, chunk_of, new_copy, publish
 
 
 def test_every_byte_of_a_row_lies_in_its_chunks_and_no_other_chunk_is_asked_for() -> None:
@@ -45,9 +43,7 @@ class Arriving:
     def __init__(self, folder: Path) -> None:
         self.published: Published = publish(folder / "published", 4_096_000)
         folder = folder / "remote" / self.published.sha256
-        text = (self.published.folder / "manifest.json").read_bytes()
-        make_copy(folder, text, self.published.manifest)
-        self.arriving = ArrivingCopy(folder)
+        self.arriving = new_copy(folder, self.published)
         self.told: list[str] = []
         self.is_unloaded = False
         model = self.published.manifest.model
@@ -62,11 +58,10 @@ class Arriving:
     def put_rows(self, ids: np.ndarray) -> None:
         """The chunks that they lie in."""
         manifest = self.published.manifest
-        content = self.published.contents[manifest.model]
         for chunk in self.rows.tables[0].chunks(ids, manifest.chunk_bytes).tolist():
             part = manifest.chunk_range(manifest.model, chunk)
             index = self.arriving.layout.stretch(part).start
-            assert self.arriving.put(index, [content[part.offset : part.offset + part.size]])
+            assert self.arriving.put(index, [chunk_of(self.published, self.arriving, index)])
 
 
 @pytest.fixture
