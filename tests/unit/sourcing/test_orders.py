@@ -256,7 +256,6 @@ def test_the_next_run_is_the_first_that_is_wanted_and_allowed(
 
 def test_so_much_is_asked_for_as_comes_in_a_second_and_never_too_little() -> None:
     assert run_chunks(100 * CHUNK, CHUNK) == 100
-    assert run_chunks(100 * CHUNK, CHUNK, 0.25) == 25
     assert run_chunks(0.0, CHUNK) == 4
 
 

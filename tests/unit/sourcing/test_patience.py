@@ -25,7 +25,6 @@ from brisk.sourcing.policies.worth import (
     UNKNOWN_BYTES_PER_S,
     expected_bytes_per_s,
     is_form_sooner,
-    predicted_s,
 )
 
 MB = 1_000_000
@@ -168,9 +167,3 @@ def test_speed_is_expected_as_measured_else_as_ever_else_as_of_anybody() -> None
     assert expected_bytes_per_s(3.0, 9.0) == 3.0
     assert expected_bytes_per_s(0.0, 9.0) == 9.0
     assert expected_bytes_per_s(0.0, 0.0) == UNKNOWN_BYTES_PER_S
-
-
-def test_a_time_is_predicted_by_size_and_speed() -> None:
-    assert predicted_s(100, 50.0) == 2.0
-    assert predicted_s(100, 0.0) == math.inf
-    assert predicted_s(0, 50.0) == 0.0

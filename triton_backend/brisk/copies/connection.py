@@ -28,7 +28,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import os
 import socket
 import struct
 import sys
@@ -94,13 +93,13 @@ _starting_lock = threading.Lock()
 _CREDENTIALS = struct.Struct("3i")
 
 
-def socket_path(environment: Mapping[str, str] = os.environ) -> Path:
-    return runtime_directory(environment) / COURIER_SOCKET
+def socket_path() -> Path:
+    return runtime_directory() / COURIER_SOCKET
 
 
-def lock_path(environment: Mapping[str, str] = os.environ) -> Path:
+def lock_path() -> Path:
     """Return the path of the lock that the courier holds for as long as it lives."""
-    return runtime_directory(environment) / "courier.lock"
+    return runtime_directory() / "courier.lock"
 
 
 class CourierEndedError(UnavailableError):

@@ -270,9 +270,9 @@ def is_compared(path: Path, environment: Mapping[str, str] = os.environ) -> bool
     return folder is not None and (folder / WHOLE).exists()
 
 
-def copy_of(path: Path, environment: Mapping[str, str] = os.environ) -> LocalCopy | None:
+def copy_of(path: Path) -> LocalCopy | None:
     """Return the copy that contains ``path``; None: no copy does. Raises like ``LocalCopy``."""
-    folder = copy_folder(path, environment)
+    folder = copy_folder(path)
     return None if folder is None else LocalCopy(folder)
 
 

@@ -119,7 +119,7 @@ class Fetch:
     def urgent(self) -> int:
         """The set of the missing chunks that a caller waits for, or that describe the model (the
         file ``gathered``)."""
-        urgent = bits_of_all([self.layout.file(self.copy.manifest.gathered)])
+        urgent = bits_of(self.layout.file(self.copy.manifest.gathered))
         for awaited in self._awaited:
             urgent |= awaited.bits
         return urgent & ~self.here
@@ -149,9 +149,9 @@ class Fetch:
             self._note(index, 0)
 
     async def wait_for(
-        self, parts: Sequence[Range], problem: Callable[[], str], every_s: float = PROGRESS_S
+        self, parts: Sequence[Range], problem: Callable[[], str]
     ) -> AsyncGenerator[FetchProgress, None]:
-        """Wait until all of these bytes have arrived; yield the progress each ``every_s``.
+        """Wait until all of these bytes have arrived; yield the progress each ``PROGRESS_S``.
 
         ``problem``: returns why nothing arrives. Raises InvalidRequestError if the manifest has no
         such bytes, ArtefactError if they are of a prepared form that cannot be used, ``failure``
@@ -175,7 +175,7 @@ class Fetch:
                     raise self.failure
                 if rejected := next((each for each in parts if each.file in self._rejected), None):
                     raise ArtefactError(self._rejected[rejected.file])
-                left_s = reported_s + every_s - self._clock()
+                left_s = reported_s + PROGRESS_S - self._clock()
                 if left_s > 0:
                     await awaited.come.wait(left_s)
                     continue

@@ -173,16 +173,16 @@ async def _until_idle(
             continue
 
 
-def is_runtime_there(locks: Path = Path("/proc/locks")) -> bool:
+def is_runtime_there() -> bool:
     """Whether a runtime is alive that would find this courier: it holds a lock in its directory
     (``brisk.protocol.runtime_paths``).
 
-    ``locks``: the kernel's list of locks. If it cannot be read, a lock file counts as held.
+    If the kernel's list of locks cannot be read, a lock file counts as held.
     """
     files = runtime_directory().glob("*/lock")
     inodes = {str(file.stat().st_ino) for file in files if file.is_file()}
     try:
-        lines = locks.read_text().splitlines() if inodes else []
+        lines = Path("/proc/locks").read_text().splitlines() if inodes else []
     except OSError:
         return bool(inodes)  # the list cannot be read
     held = (line.split() for line in lines if " FLOCK " in line)

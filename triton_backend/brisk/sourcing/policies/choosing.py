@@ -364,6 +364,6 @@ def least_chunks(bytes_per_s: float, chunk_bytes: int, answer_s: float) -> int:
     return max(1, math.ceil(bytes_per_s * answer_s / chunk_bytes))
 
 
-def run_chunks(bytes_per_s: float, chunk_bytes: int, seconds: float = 1.0) -> int:
-    """Return the most chunks of a request: what arrives in so many seconds, at least 4."""
-    return max(4, int(bytes_per_s * seconds / chunk_bytes))
+def run_chunks(bytes_per_s: float, chunk_bytes: int) -> int:
+    """Return the most chunks of a request: what arrives in a second, at least 4."""
+    return max(4, int(bytes_per_s / chunk_bytes))

@@ -23,8 +23,7 @@ def is_form_sooner(form_bytes: int, raw_bytes: int, bytes_per_s: float) -> bool:
     Both are read while they arrive. The work after the last byte is the same, except that a start
     from the file takes ``RAW_START_S`` more.
     """
-    raw_s = predicted_s(raw_bytes, bytes_per_s) + RAW_START_S
-    return predicted_s(form_bytes, bytes_per_s) < raw_s
+    return form_bytes / bytes_per_s < raw_bytes / bytes_per_s + RAW_START_S
 
 
 def form_key(name: str) -> str:
@@ -48,8 +47,3 @@ def expected_bytes_per_s(measured: float, best: float) -> float:
     """Return the currently measured rate, else the best ever seen, else ``UNKNOWN_BYTES_PER_S``;
     an argument of 0 is unknown."""
     return measured or best or UNKNOWN_BYTES_PER_S
-
-
-def predicted_s(size: int, bytes_per_s: float) -> float:
-    """Return the seconds that so many bytes take; infinity at rate 0."""
-    return size / bytes_per_s if bytes_per_s > 0 else float("inf")
