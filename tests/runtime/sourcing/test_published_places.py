@@ -17,6 +17,7 @@ from brisk.copies.remote import read_remote
 from brisk.errors import InvalidConfigurationError, UnavailableError
 from brisk.publishing.describing import Published as Described
 from brisk.publishing.writing import publish as write
+from brisk.publishing.writing import remote_text
 from support.remote.couriers import CourierHost, check_equal
 from support.remote.published import Published, publish
 from support.remote.registries import RegistryServer
@@ -144,3 +145,11 @@ def test_a_url_of_another_kind_is_refused_without_its_password(described: Descri
     ) as caught:
         write(described, "ftp://me:secret@host/m")
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["http://me:secret@[h/m?secret", "//me:secret@h\u2100/m"])
+def test_what_is_no_url_is_refused_without_its_password(described: Described, url: str) -> None:
+    for refuse in (lambda: write(described, url), lambda: remote_text(url, b"")):
+        with pytest.raises(InvalidConfigurationError, match="is no URL; expected a f") as caught:
+            refuse()
+        assert "secret" not in str(caught.value)

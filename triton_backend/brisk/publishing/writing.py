@@ -9,6 +9,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import tempfile
 import urllib.error
 import urllib.request
@@ -58,10 +59,21 @@ def remote_text(url: str, manifest: bytes) -> str:
 
 def _place(url: str) -> str:
     """Return the URL of a place without what is the publisher's alone: user, password, query."""
-    if urlsplit(url).scheme not in _SCHEMES:
+    if _split(url).scheme not in _SCHEMES:
         url = Path(os.path.abspath(url)).as_uri()
     parts = urlsplit(url)
     return urlunsplit((parts.scheme, _host(parts), _path(parts), "", ""))
+
+
+def _split(url: str) -> SplitResult:
+    """Parse the URL of a place. Raises InvalidConfigurationError if the text is no URL."""
+    try:
+        return urlsplit(url)
+    except ValueError as error:
+        shown = re.sub("//[^/]*@", "//", url.partition("?")[0])
+        raise InvalidConfigurationError(
+            f"'{shown:.80}' is no URL; expected a folder, or a URL of {', '.join(_SCHEMES)}"
+        ) from error
 
 
 def _host(parts: SplitResult) -> str:
@@ -87,7 +99,7 @@ _Put = Callable[[str, BinaryIO, int], None]
 
 
 def _writer(url: str) -> _Put:
-    parts = urlsplit(url)
+    parts = _split(url)
     if parts.scheme in ("http", "https"):
         return _to_http(parts)
     if parts.scheme == "s3":

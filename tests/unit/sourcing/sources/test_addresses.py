@@ -50,7 +50,9 @@ def test_what_is_no_url_is_refused_without_its_query(url: str) -> None:
         assert "secret" not in str(refused.value)
 
 
-@pytest.mark.parametrize("url", ["https://me:pass@h:x/a", "https://me:pass@[h/a"])
+@pytest.mark.parametrize(
+    "url", ["https://me:pass@h:x/a", "https://me:pass@[h/a", "https://me:pass@h℀/a"]
+)
 def test_a_password_is_hidden_where_the_url_is_none(url: str) -> None:
     with pytest.raises(InvalidModelError, match="is no URL") as refused:
         check_url(url, None)

@@ -165,5 +165,6 @@ def _split(url: str) -> Any:
         parts.port  # noqa: B018  # it is parsed now
     except ValueError as error:
         shown = _USER.sub("//", url.partition("?")[0])
-        raise InvalidModelError(f"{shown!r:.120} is no URL: {error}") from error
+        said = re.sub("'.*@", "'", str(error))  # it may quote user and password, too
+        raise InvalidModelError(f"{shown!r:.120} is no URL: {said}") from error
     return parts
