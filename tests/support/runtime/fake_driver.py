@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import functools
-import shutil
-import subprocess
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
-import pytest
 
 from brisk.gpu.driver import Context, DeviceMemory, Stream
+from support.runtime.compiled import compile_shared
 
 SOURCE = Path(__file__).resolve().parents[3] / "tools" / "gpu" / "fake_driver.c"
 
@@ -20,13 +18,8 @@ SOURCE = Path(__file__).resolve().parents[3] / "tools" / "gpu" / "fake_driver.c"
 @functools.cache
 def fake_driver() -> str:
     """Return the path of the library. Skips the test where there is no C compiler."""
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        pytest.skip("needs a C compiler")
     library = Path(tempfile.mkdtemp(prefix="brisk-driver-")) / "libfake.so"
-    command = [compiler, "-shared", "-fPIC", "-O1", "-w", "-o", str(library), str(SOURCE)]
-    subprocess.run(command, check=True)
-    return str(library)
+    return str(compile_shared(library, SOURCE.read_text()))
 
 
 CAPTURED = 3
