@@ -131,25 +131,9 @@ def write_manifest(manifest: Manifest) -> bytes:
     contradicts itself."""
     _check(manifest)
     record = {
+        **manifest._asdict(),
         "brisk_manifest": FORMAT,
-        "model": manifest.model,
-        "gathered": manifest.gathered,
-        "chunk_bytes": manifest.chunk_bytes,
-        "files": [
-            {
-                "name": file.name,
-                "size": file.size,
-                "form": file.form,
-                "digest": file.digest,
-                "sketch": file.sketch,
-                "chunks": file.chunks.hex(),
-            }
-            for file in manifest.files
-        ],
-        "head": [list(part) for part in manifest.head],
-        "order": [list(part) for part in manifest.order],
-        "cuts": list(manifest.cuts),
-        "segments": [list(segment) for segment in manifest.segments],
+        "files": [{**file._asdict(), "chunks": file.chunks.hex()} for file in manifest.files],
     }
     return json.dumps(record, separators=(",", ":"), sort_keys=True).encode()
 

@@ -152,7 +152,8 @@ class Supplier:
         self._heard_s = -math.inf
         self._failures = 0
         self._rests_until_s = 0.0
-        self._answer_s = _USUAL_ANSWER_S
+        self.answer_s = _USUAL_ANSWER_S
+        """The usual time from a request to the start of its answer."""
         self._hurries = False
         self._turn = asyncio.Lock()
         self._tasks = [asyncio.create_task(self._run()) for _ in range(LANES)]
@@ -170,18 +171,9 @@ class Supplier:
         return Record(self.name, self.meter.total, rate, self.rejected, self.problem)
 
     @property
-    def rests_s(self) -> float:
-        """The time until the source may be asked again; 0 if it may be asked now."""
-        return max(self._rests_until_s - self._clock(), 0.0)
-
-    @property
     def is_usable(self) -> bool:
-        return not self.is_blamed and not self.rests_s
-
-    @property
-    def answer_s(self) -> float:
-        """The usual time from a request to the start of its answer."""
-        return self._answer_s
+        """Whether the source may be asked now."""
+        return not self.is_blamed and self._clock() >= self._rests_until_s
 
     def measured(self, least_s: float) -> float:
         """Return the source's bytes/s; 0 if it has not been busy for ``least_s`` without a
@@ -327,7 +319,7 @@ class Supplier:
             self.is_ranged = pieces.is_ranged
             portion.expect = pieces.expect
             answer_s = self._clock() - portion.asked_s
-            self._answer_s = min(answer_s, _SLOWER * self._answer_s)
+            self.answer_s = min(answer_s, _SLOWER * self.answer_s)
             await self._collect(portion, pieces, offset - pieces.offset, turn)
 
     async def _collect(
@@ -360,7 +352,7 @@ class Supplier:
                 need = layout.range_of(portion.next).size
                 if not view:
                     portion.expect(self._worth(need))
-                lead = max(need, self.meter.rate(now_s) * self._answer_s)
+                lead = max(need, self.meter.rate(now_s) * self.answer_s)
                 if self.is_ranged and (remaining <= lead or self._hurries):
                     self._hurries = False
                     turn.close()
