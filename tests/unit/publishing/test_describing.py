@@ -122,6 +122,16 @@ def test_a_manifest_is_read_as_it_was_written_and_by_its_digest_alone(tmp_path: 
         read_manifest(text + b" ", hashlib.sha256(text).hexdigest())
 
 
+@pytest.mark.parametrize("name", ["head.bin", "manifest.json"])
+def test_data_under_the_name_of_what_is_published_beside_it_is_refused(
+    tmp_path: Path, name: str
+) -> None:
+    options = {"save_as_external_data": True, "location": name}
+    model = chain(tmp_path / "model.onnx", layers=2, width=64, **options)
+    with pytest.raises(InvalidModelError, match=f"its data lies in '{name}'; rename that"):
+        describe(model, 1, with_form=False)
+
+
 def test_a_published_form_carries_no_seal(tmp_path: Path) -> None:
     form = tmp_path / "form"
     form.write_bytes(b"\1" * 200)

@@ -22,6 +22,7 @@ from brisk.copies.manifest import (
     Manifest,
     Range,
 )
+from brisk.copies.remote import MANIFEST
 from brisk.errors import InvalidModelError
 from brisk.paths import open_file, open_inside
 from brisk.publishing.measuring import measured_profile
@@ -64,8 +65,8 @@ def describe(model: Path, threads: int, *, with_form: bool = True) -> Published:
     """
     model_file = read_model_file(model)
     names = [model.name, *(name for name in model_file.files if name != model.name)]
-    if HEAD_NAME in names:
-        raise InvalidModelError(f"{model}: its data lies in '{HEAD_NAME}'; rename that")
+    for taken in {HEAD_NAME, MANIFEST}.intersection(names):
+        raise InvalidModelError(f"{model}: its data lies in '{taken}'; rename that")
     cuts = cuts_of(model)
     source = BareModel(model, threads, cuts)
     paths = {name: model.parent / name for name in names}
