@@ -130,16 +130,12 @@ class LocalCopy:
     @property
     def has_head(self) -> bool:
         """Whether all but the weights can be read."""
-        return (self.folder / WHOLE).exists() or self.is_here(
-            self.spans([self.manifest.gathered_range])
-        )
+        return self.is_compared or self.is_here(self.spans([self.manifest.gathered_range]))
 
     @property
     def is_whole(self) -> bool:
         """Whether every byte of the model's own files is here."""
-        if (self.folder / WHOLE).exists():
-            return True
-        return self.is_here(self.spans(self.all_of_it))
+        return self.is_compared or self.is_here(self.spans(self.all_of_it))
 
     @property
     def is_compared(self) -> bool:
@@ -181,18 +177,17 @@ class LocalCopy:
         return count * self.manifest.chunk_bytes
 
     def _map_progress(self) -> mmap.mmap | bytes:
-        count = HEADER_BYTES + self._starts[-1]
-        if (self.folder / WHOLE).exists():
-            own = set(self.manifest.own)
-            chunks = (
-                bytes([HERE * (number in own)]) * self.manifest.chunk_count(number)
-                for number in range(len(self.manifest.files))
-            )
-            whole = bytes(HEADER_BYTES) + b"".join(chunks)
-            with contextlib.suppress(OSError, ArtefactError, ValueError):
-                return self._mapped(count)  # forms may be here, too
-            return whole
-        return self._mapped(count)
+        try:
+            return self._mapped(HEADER_BYTES + self._starts[-1])
+        except (OSError, ArtefactError, ValueError):
+            if not self.is_compared:
+                raise
+        own = set(self.manifest.own)  # of forms nothing is known
+        chunks = (
+            bytes([HERE * (number in own)]) * self.manifest.chunk_count(number)
+            for number in range(len(self.manifest.files))
+        )
+        return bytes(HEADER_BYTES) + b"".join(chunks)
 
     def _mapped(self, count: int) -> mmap.mmap:
         with open(open_own(self.folder / PROGRESS), "rb") as file:
