@@ -26,7 +26,6 @@ BENCHMARKS: Mapping[str, str] = {
     "pipeline": "brisk_bench.pipeline",
     "preempt": "brisk_bench.preempt",
     "pressure": "brisk_bench.pressure",
-    "served": "brisk_bench.served",
     "siblings": "brisk_bench.siblings",
     "soak": "brisk_bench.soak",
     "sourcing": "brisk_bench.sourcing",

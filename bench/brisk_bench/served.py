@@ -1,16 +1,14 @@
-"""`brisk bench served`: models through one real Triton, engine against engine.
+"""The second part of `brisk bench warm`: models through one real Triton, engine against engine.
 
 Each model is an entry of Brisk, two of the plain Python backend that calls ONNX Runtime (whose
 idle threads sleep, or spin as by its default), one that calls torch where the network is written
 in it, and one of Triton's own ONNX Runtime backend where `--peer-backends` names a folder with it.
 One client asks them in turns (A B C A B C …) with one request in flight, so only one engine
-computes at a time. `brisk bench warm` runs this as its second part, on the models that it has
-measured.
+computes at a time.
 """
 
 from __future__ import annotations
 
-import os
 import statistics
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -25,14 +23,8 @@ from brisk_bench.engines.agreement import agree_by_name
 from brisk_bench.engines.case import Case, case_of
 from brisk_bench.engines.model_inputs import NOTHING_GIVEN, GivenInputs
 from brisk_bench.engines.registry import BASE, BRISK, SPINNING, TORCH
-from brisk_bench.harness.command_line import (
-    UnusableArgumentError,
-    bars,
-    benchmark_parser,
-    run_command,
-)
-from brisk_bench.harness.machine import new_report
-from brisk_bench.harness.peer_backends import CPP, add_peers_option, onnxruntime_backend
+from brisk_bench.harness.command_line import UnusableArgumentError
+from brisk_bench.harness.peer_backends import CPP
 from brisk_bench.harness.report import REASON, Check, Report, check_limit
 from brisk_bench.harness.sampling import (
     Burst,
@@ -49,7 +41,6 @@ from brisk_bench.harness.served_entries import (
     TORCH_MODEL,
     parameter,
     place_model,
-    sample_file,
     write_config,
     write_python_entry,
 )
@@ -86,28 +77,6 @@ NOTES = (
     "processor ms: user and system time of tritonserver, all stubs and Brisk's runtime, an "
     "inference; counted in ticks of 10 ms over a whole round",
 )
-
-
-def run(quick: bool = False, threads: int = 0, peers: Path | None = None) -> Report:
-    """Measure the sample models. ``threads``: 0: all usable cores, which is Brisk's default.
-
-    Raises FileNotFoundError if they are not generated, UnusableArgumentError for ``peers`` without
-    Triton's own backend.
-    """
-    threads = threads or len(os.sched_getaffinity(0))
-    versions = ("torch", "onnxruntime", "tritonclient", "numpy")
-    report = new_report("served", versions, NOTES, threads=threads)
-    peer = onnxruntime_backend(peers) if peers is not None else None
-    measure(report, quick, threads, {label: sample_file(label) for label in LABELS}, peer)
-    return report
-
-
-def main(arguments: Sequence[str]) -> int:
-    parser = benchmark_parser("served", __doc__, "few and short rounds")
-    parser.add_argument("--threads", type=int, default=0, help="of every engine (default: cores)")
-    add_peers_option(parser)
-    plot = bars("median_ms", "model", "engine", "spread_ms")
-    return run_command(parser, arguments, run, plot)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 In this process's children, one for each engine, measured in turns (A B C A B C …) so that what
 slows the machine down slows all alike. Brisk and ONNX Runtime are compared round by round. Then
-the same models through a real Triton (`brisk bench served`).
+the same models through a real Triton (``brisk_bench.served``).
 """
 
 from __future__ import annotations
