@@ -25,10 +25,11 @@ from brisk_bench.engines.process import prepare_apart
 from brisk_bench.harness.peer_backends import ONNXRUNTIME
 from brisk_bench.harness.served_entries import (
     ONNXRUNTIME_MODEL,
-    described,
     parameter,
     signature_of,
     write_brisk_entry,
+    write_config,
+    write_python_model,
 )
 from brisk_bench.harness.served_server import WITHOUT_COMPLETION, BenchmarkServer, benchmark_server
 from brisk_client.workload.description import Workload
@@ -74,21 +75,23 @@ def write_triton(
     Each class has its own entry, as the rate limiter's priorities belong to entries.
     """
     for name, job_class in wanted:
-        folder = repository / entry_name(name, job_class) / "1"
-        folder.mkdir(parents=True)
         file = files[name].resolve()
         threads = 1 if job_class in setting.one_threaded else cores
-        text = f'backend: "{setting.backend}"\nmax_batch_size: 0\n'
-        text += setting.instance_group(job_class)
+        more = ""
+        if setting.backend != PYTHON:
+            values = {**PEER_PARAMETERS, "intra_op_thread_count": str(threads)}
+            more = "".join(parameter(*each) for each in values.items())
+        entry, signature = entry_name(name, job_class), signature_of(file)
+        instances = setting.instance_group(job_class)
+        folder = write_config(
+            repository, entry, signature, setting.backend, more, instances=instances
+        )
         if setting.backend == PYTHON:
-            source = ONNXRUNTIME_MODEL.format(file=str(file), threads=threads, scalars=[])
-            (folder / "model.py").write_text(source.lstrip())
+            write_python_model(
+                folder, signature, ONNXRUNTIME_MODEL, file=str(file), threads=threads
+            )
         else:
             (folder / "model.onnx").symlink_to(file)
-            values = {**PEER_PARAMETERS, "intra_op_thread_count": str(threads)}
-            text += "".join(parameter(*each) for each in values.items())
-        text += described(signature_of(file))
-        (folder.parent / "config.pbtxt").write_text(text)
 
 
 @dataclass(frozen=True, slots=True)

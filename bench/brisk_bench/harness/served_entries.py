@@ -151,24 +151,26 @@ def parameter(key: str, value: object) -> str:
     return f'parameters {{ key: "{key}" value: {{ string_value: "{value}" }} }}\n'
 
 
-def described(signature: Signature) -> str:
-    """Return the lines of ``config.pbtxt`` that describe inputs and outputs."""
-    return "".join(
-        tensor.line(side)
-        for side, tensors in zip(("input", "output"), signature, strict=True)
-        for tensor in tensors
-    )
-
-
 def write_config(
-    repository: Path, name: str, signature: Signature, backend: str, more: str = ""
+    repository: Path,
+    name: str,
+    signature: Signature,
+    backend: str,
+    more: str = "",
+    *,
+    rows: int = 0,
+    instances: str = "instance_group [ { count: 1 kind: KIND_CPU } ]\n",
 ) -> Path:
-    """Write a complete ``config.pbtxt``, ``more`` at its end; return the folder of version 1."""
+    """Write a complete ``config.pbtxt``, ``more`` at its end; return the folder of version 1.
+
+    ``rows``: ``max_batch_size``.
+    """
     folder = repository / name / "1"
     folder.mkdir(parents=True, exist_ok=True)
-    text = f'name: "{name}"\nbackend: "{backend}"\nmax_batch_size: 0\n'
-    text += described(signature) + "instance_group [ { count: 1 kind: KIND_CPU } ]\n" + more
-    (folder.parent / "config.pbtxt").write_text(text)
+    text = f'name: "{name}"\nbackend: "{backend}"\nmax_batch_size: {rows}\n'
+    for side, tensors in zip(("input", "output"), signature, strict=True):
+        text += "".join(tensor.line(side, batched=rows > 0) for tensor in tensors)
+    (folder.parent / "config.pbtxt").write_text(text + instances + more)
     return folder
 
 
@@ -195,7 +197,13 @@ def place_model(source: str | os.PathLike[str], target: str | os.PathLike[str]) 
 def write_python_entry(
     repository: Path, name: str, signature: Signature, source: str, **values: object
 ) -> None:
-    """Write an entry ``name`` of the Python backend.
+    """Write an entry ``name`` of the Python backend; see ``write_python_model``."""
+    folder = write_config(repository, name, signature, "python")
+    write_python_model(folder, signature, source, **values)
+
+
+def write_python_model(folder: Path, signature: Signature, source: str, **values: object) -> None:
+    """Write the ``model.py`` of a version in its ``folder``.
 
     ``source`` is formatted with ``values``, the names of its ``inputs``, those of them that are
     ``scalars``, and its first ``output``.
@@ -206,5 +214,4 @@ def write_python_entry(
         "scalars": [each.name for each in inputs if not each.dims],
         "output": outputs[0].name,
     }
-    folder = write_config(repository, name, signature, "python")
     (folder / "model.py").write_text(source.format(**described, **values).lstrip())

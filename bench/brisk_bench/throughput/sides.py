@@ -14,59 +14,42 @@ from tritonclient.utils import np_to_triton_dtype
 
 from brisk_bench.engines.case import Case
 from brisk_bench.harness.peer_backends import ONNXRUNTIME
-from brisk_bench.harness.served_entries import parameter, place_model
+from brisk_bench.harness.served_entries import (
+    ONNXRUNTIME_MODEL,
+    ONNXRUNTIME_SPINNING_MODEL,
+    parameter,
+    place_model,
+    write_config,
+    write_python_model,
+)
 
 BRISK, PYTHON, JOINED, CPP = "Brisk", "Python, one by one", "Python, joined", "C++ backend"
 
 MOST_ROWS = 64
 """``max_batch_size`` of every entry whose model takes any number of rows."""
 
-PYTHON_MODEL = """
-import numpy as np
-import onnxruntime
-import triton_python_backend_utils as pb_utils
+JOINING = """
 
-
-class TritonPythonModel:
-    def initialize(self, args):
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = {threads}
-        options.inter_op_num_threads = 1
-        options.add_session_config_entry("session.intra_op.allow_spinning", "{spins}")
-        self.session = onnxruntime.InferenceSession(
-            {file!r}, options, providers=["CPUExecutionProvider"]
-        )
-        self.inputs = {inputs!r}
-        self.outputs = [output.name for output in self.session.get_outputs()]
-
+class TritonPythonModel(TritonPythonModel):
     def execute(self, requests):
-        if len(requests) == 1 or not {joins}:
-            return [self.answer(self.read(request)) for request in requests]
-        asked = [self.read(request) for request in requests]
-        feeds = {{name: np.concatenate([one[name] for one in asked]) for name in self.inputs}}
-        outputs = self.session.run(self.outputs, feeds)
+        if len(requests) == 1:
+            return super().execute(requests)
+        asked = [
+            {{tensor.name(): tensor.as_numpy() for tensor in request.inputs()}}
+            for request in requests
+        ]
+        feeds = {{name: np.concatenate([one[name] for one in asked]) for name in {inputs}}}
+        outputs = self.session.run(self.names, feeds)
         responses, begin = [], 0
         for one in asked:
-            end = begin + len(one[self.inputs[0]])
-            responses.append(self.response([output[begin:end] for output in outputs]))
+            end = begin + len(one[{inputs}[0]])
+            parts = [output[begin:end] for output in outputs]
+            tensors = [pb_utils.Tensor(*pair) for pair in zip(self.names, parts)]
+            responses.append(pb_utils.InferenceResponse(tensors))
             begin = end
         return responses
-
-    def read(self, request):
-        feeds = {{
-            name: pb_utils.get_input_tensor_by_name(request, name).as_numpy()
-            for name in self.inputs
-        }}
-        for name in {scalars}:
-            feeds[name] = feeds[name].reshape(())
-        return feeds
-
-    def answer(self, feeds):
-        return self.response(self.session.run(self.outputs, feeds))
-
-    def response(self, outputs):
-        return pb_utils.InferenceResponse(list(map(pb_utils.Tensor, self.outputs, outputs)))
 """
+"""What makes a model of ONNXRUNTIME_MODEL compute the requests of one call together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,31 +94,19 @@ def write_entry(
     ``batching``: with ``dynamic_batching``; the model must take rows then.
     """
     backend = {BRISK: "brisk", CPP: ONNXRUNTIME}.get(side, "python")
-    rows = takes_rows(case)
-    folder = repository / name / "1"
-    folder.mkdir(parents=True)
-    text = f'name: "{name}"\nbackend: "{backend}"\n'
-    text += f"max_batch_size: {MOST_ROWS if rows else 0}\n"
-    for kind, tensors in zip(("input", "output"), case.signature, strict=True):
-        text += "".join(each.line(kind, batched=rows) for each in tensors)
-    text += "instance_group [ { count: 1 kind: KIND_CPU } ]\n"
-    if batching:
-        text += "dynamic_batching { }\n"
+    more = "dynamic_batching { }\n" if batching else ""
     if side == CPP:
-        text += parameter("intra_op_thread_count", setting.threads)
-    (folder.parent / "config.pbtxt").write_text(text)
+        more += parameter("intra_op_thread_count", setting.threads)
+    rows = MOST_ROWS if takes_rows(case) else 0
+    folder = write_config(repository, name, case.signature, backend, more, rows=rows)
     if backend != "python":
         place_model(case.file, folder / "model.onnx")
         return
-    source = PYTHON_MODEL.format(
-        threads=setting.threads,
-        spins=int(setting.spins),
-        file=str(case.file),
-        inputs=list(case.inputs),
-        scalars=[each.name for each in case.signature[0] if not each.dims],
-        joins=side == JOINED,
+    source = ONNXRUNTIME_SPINNING_MODEL if setting.spins else ONNXRUNTIME_MODEL
+    source += JOINING if side == JOINED else ""
+    write_python_model(
+        folder, case.signature, source, file=str(case.file), threads=setting.threads
     )
-    (folder / "model.py").write_text(source.lstrip())
 
 
 # Requests as bytes, made once.
