@@ -5,15 +5,19 @@
 ``keep``: a server that stays, of the model as an ordinary entry and as one that lies elsewhere,
 whose copy is fetched. ``here``: a start of one of its entries, unloaded before and after, from
 memory or from the disk. ``away``: a start of a new server with an empty cache. ``bucket``: the
-same, by a repository of Triton's own in a bucket.
+same, by a repository of Triton's own in a bucket. ``new``: the same by ``model.remote`` or a
+download, for ``brisk bench streamed``.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import sys
 import tempfile
+import time
+import urllib.request
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -129,6 +133,33 @@ class SourcedStarts:
         """Start a new server that has nothing, and load an entry of its repository in a bucket."""
         with remote_host(_CREDENTIALS, repositories=[repository]) as host:
             return {"first_s": host.start(self._case)}
+
+    def new(self, remote: str = "", url: str = "") -> dict[str, Any]:
+        """Start a new server that has nothing, and load the model: one that lies elsewhere by
+        ``remote``, or one that is downloaded from ``url`` first.
+
+        Returns seconds from the ask to the last byte and the first answer; of a warm answer; of
+        the same again when it is unloaded and loaded once more, from what is here now.
+        """
+        with remote_host() as host:
+            if url:
+                write_brisk_entry(host.repository, self._case.file, ENTRY, {})
+                file = host.repository / ENTRY / "1" / "model.onnx"
+                file.unlink()
+                begun_s = time.perf_counter()
+                with urllib.request.urlopen(url) as response, open(file, "wb") as target:
+                    shutil.copyfileobj(response, target, 1 << 20)
+                last_s = time.perf_counter() - begun_s
+                host.client.load_model(ENTRY)
+                ready_s = time.perf_counter() - begun_s
+                first_s = host.ask(self._case, 1)[0][1] - begun_s
+                times = {"ready_s": ready_s, "last_s": last_s, "first_s": first_s}
+            else:
+                started = host.start_remote(self._case, remote)
+                times = {name: getattr(started, name) for name in ("ready_s", "last_s", "first_s")}
+            warm_s = host.warm_s(self._case)
+            host.unload()
+            return {**times, "warm_s": warm_s, "again_s": host.start(self._case)}
 
     def _cache_of(self, model: str) -> Path:
         """Return a cache with the model's prepared form, made once."""

@@ -1,6 +1,6 @@
 """`brisk bench streamed`: how soon a host answers whose model lies on a web server.
 
-Two hosts, network namespaces of this machine, with a shaped link each: a web server of published
+Hosts are those of `brisk bench sourcing`, with a shaped link each: a web server of published
 models, and a Triton with Brisk whose cache is empty. Sides: an entry with `model.remote`, whose
 prepared form was published, too (``streamed``), or, where it is asked for, its weights alone
 (``weights``); and what one does without: the model is downloaded into the repository, then loaded
@@ -10,23 +10,15 @@ should, nothing else is.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import os
+import shutil
 import statistics
-import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from brisk.errors import BriskError
-from brisk.publishing.writing import remote_text
 from brisk_bench.engines.case import Case, case_of, made_case
 from brisk_bench.engines.model_inputs import add_models_option, labelled, models_in
-from brisk_bench.fleet.links import Links
-from brisk_bench.fleet.namespaces import NamespaceHost, rack
-from brisk_bench.fleet.programs import HostProgram, web_server
-from brisk_bench.fleet.remote_entries import publish_model
 from brisk_bench.harness.command_line import (
     UnusableArgumentError,
     bars,
@@ -39,6 +31,7 @@ from brisk_bench.harness.machine import new_report
 from brisk_bench.harness.report import REASON, Check, Report, check_limit
 from brisk_bench.harness.sampling import in_rounds, one_line
 from brisk_bench.harness.served_entries import place_model
+from brisk_bench.sourcing.scene import HOST, PEER, REGISTRY, Scene, scene, told
 
 MODELS = ("resnet50", "encoder", "vgg16")
 STREAMED, WEIGHTS, DOWNLOADED = "streamed", "weights", "downloaded"
@@ -56,14 +49,15 @@ MOST_LATE = 0.25
 LEAST_GAIN = {"resnet50": 1.15}
 """The least time of downloading first over that of streaming, by model; 1 for others."""
 
-_START_S = 300.0
+_PUBLISHED = "model"
+"""The folder of a model at the web server, until the next one is measured."""
 
 NOTES = (
     "last: the last byte of what the start takes is here, a form or the weights; first: the first "
     "answer; both from when the load, or the download, is asked for. late: first less last, over "
     "a warm answer; below 0 where the answer did not need the last bytes. Medians over rounds; "
     "again: first, when it is unloaded and loaded once more from what is here",
-    "two hosts share this machine's processors; no latency of a network, no loss",
+    "hosts share this machine's processors; no latency of a network, no loss",
 )
 
 
@@ -87,25 +81,27 @@ def run(
     named = model or (() if files else MODELS[: 1 if quick else None])
     packages = ("onnxruntime", "tritonclient", "aiohttp", "numpy")
     report = new_report("streamed", packages, NOTES, threads="all")
-    with (
-        tempfile.TemporaryDirectory(prefix="brisk-streamed-") as scratch,
-        rack(["registry", "host"]) as machines,  # left first: nothing writes there any more
-    ):
-        cases = [made_case(name, Path(scratch)) for name in named]
-        links = Links(machines)
-        links.shape_all(rate)
-        report.notes.extend(str(carried) for carried in links.check())
-        count = rounds or (3 if quick else 5)
-        race = _Race(machines["registry"], machines["host"], Path(scratch), sides, count)
+    with scene() as hosts:
+        cases = [made_case(name, hosts.scratch) for name in named]
+        report.notes.extend(hosts.shape(dict.fromkeys((REGISTRY, HOST, PEER), rate)))
+
+        def measure(case: Case) -> None:
+            try:
+                starts = _starts(hosts, case, sides, rounds or (3 if quick else 5))
+            except (BriskError, OSError) as error:
+                _leave_out(report, case.name, error)
+            else:
+                report.rows.extend(_rows(case, starts, rate))
+
         for case in cases:
-            _measure(report, race, case, rate)
+            measure(case)
         for label, file in files.items():
             try:
                 case = dataclasses.replace(case_of(str(file)), name=label)
             except UnusableArgumentError as error:
                 _leave_out(report, label, error)
             else:
-                _measure(report, race, case, rate)
+                measure(case)
     add_checks(report)
     return report
 
@@ -157,57 +153,27 @@ def _rows(
         yield row
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Race:
-    """The common part of all starts.
-
-    ``registry``: the host that serves models.
-    ``host``: the host that starts them.
-    ``scratch``: takes what killed programs leave.
-    """
-
-    registry: NamespaceHost
-    host: NamespaceHost
-    scratch: Path
-    sides: Sequence[str]
-    rounds: int
-
-    def run(self, case: Case) -> Mapping[str, Sequence[Mapping[str, float]]]:
-        """Return the starts of each side. Raises BriskError."""
-        with (
-            tempfile.TemporaryDirectory(prefix="brisk-registry-") as name,
-            contextlib.ExitStack() as stack,
-        ):
-            folder = Path(name)
-            server = stack.enter_context(web_server(self.registry, "files", folder))
-            place = f"http://{self.registry.address}:{server.hear(_START_S)['port']}"
-            tasks = {side: _told(case.file, side, folder, place) for side in self.sides}
-            program = "brisk_bench.streamed.host"
-            command = [sys.executable, "-m", program, str(case.file)]
-            environment = {**os.environ, "TMPDIR": str(self.scratch)}
-            starting = stack.enter_context(HostProgram(self.host, command, environment))
-
-            def start(side: str) -> Mapping[str, float]:
-                starting.say(**tasks[side])
-                return starting.hear(_START_S)
-
-            return in_rounds(self.sides, self.rounds, start)[0]
-
-
-def _told(file: Path, side: str, folder: Path, place: str) -> dict[str, object]:
-    """Publish the model for a side; return what the host's program is to read."""
-    if side == DOWNLOADED:
-        place_model(file, folder / "model.onnx")
-        return {"url": f"{place}/model.onnx"}
-    text = publish_model(file, folder / side, with_form=side == STREAMED)
-    return {"remote": remote_text(f"{place}/{side}", text)}
-
-
-def _measure(report: Report, race: _Race, case: Case, rate: float) -> None:
+def _starts(
+    hosts: Scene, case: Case, sides: Sequence[str], rounds: int
+) -> Mapping[str, Sequence[Mapping[str, float]]]:
+    """Return the starts of each side. Raises BriskError."""
+    folder = hosts.folder / _PUBLISHED
+    folder.mkdir()
     try:
-        report.rows.extend(_rows(case, race.run(case), rate))
-    except (BriskError, OSError) as error:
-        _leave_out(report, case.name, error)
+        tasks = {side: _task(hosts, case.file, side) for side in sides}
+        with hosts.starting(case) as starting:
+            return in_rounds(sides, rounds, lambda side: told(starting, "new", **tasks[side]))[0]
+    finally:
+        shutil.rmtree(folder)
+
+
+def _task(hosts: Scene, file: Path, side: str) -> dict[str, str]:
+    """Publish the model for a side; return what the host's program is to read."""
+    place = f"{_PUBLISHED}/{side}"
+    if side == DOWNLOADED:
+        place_model(file, hosts.folder / place)
+        return {"url": f"{hosts.url}/{place}"}
+    return {"remote": hosts.publish(file, place, with_form=side == STREAMED)}
 
 
 def _leave_out(report: Report, model: str, error: Exception) -> None:
