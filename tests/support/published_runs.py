@@ -19,8 +19,6 @@ _SHARES: dict[str, Callable[[int, int], bool]] = {
     "all": lambda count, whole: count == whole,
     "more than half": lambda count, whole: 2 * count > whole,
 }
-_REACHED = re.compile(r"an interval that reaches down to ([\d.]+)%")
-_AT_LEAST = re.compile(r"at least (\d+)")
 
 
 def holds(check: Check) -> bool:
@@ -34,9 +32,6 @@ def holds(check: Check) -> bool:
         return bool(value == expected)
     if bound := BOUND.match(expected):
         return _is_number(value) and COMPARISONS[bound[1]](float(value), float(bound[2]))
-    if least := _AT_LEAST.match(expected):
-        digits = re.match(r"\d+", str(value))
-        return digits is not None and int(digits[0]) >= int(least[1])
     if expected.isdigit():
         return bool(value == int(expected))
     if expected == "not falling":
@@ -44,9 +39,6 @@ def holds(check: Check) -> bool:
         return rising == sorted(rising)
     if isinstance(value, bool):
         return value
-    if reached := _REACHED.fullmatch(expected):
-        interval = re.search(r"interval (-?[\d.]+)% to", str(value))
-        return interval is not None and float(interval[1]) <= float(reached[1])
     if (share := _SHARE.fullmatch(str(value))) and expected in _SHARES:
         return _SHARES[expected](int(share[1]), int(share[2]))
     return bool(value == expected)

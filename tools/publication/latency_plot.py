@@ -13,11 +13,9 @@ from publication.runs import PublishedRun, UnusableRunError
 
 WORKLOAD = "C"
 QUANTILES = "quantiles_ms"
-OURS, FORMER = "preemptive", "padded"
-"""The default policy's side, and its name in older runs."""
 SIDES = {
     "RT-only": ("alone", "alone"),
-    OURS: ("Brisk", "ours"),
+    "preemptive": ("Brisk", "ours"),
     "shared": ("uncontrolled", "free"),
     "triton": ("Triton's own priorities", "peer"),
 }
@@ -55,8 +53,6 @@ def _row(run: PublishedRun, side: str) -> Mapping[str, Any]:
     Rows of trials and single runs, which have a stage, are left out. Raises UnusableRunError
     without one.
     """
-    if side == OURS and not any(row.get("side") == OURS for row in run.rows):
-        side = FORMER
     rows = [
         row
         for row in run.rows

@@ -238,8 +238,6 @@ def test_what_others_reported_needs_no_commit_and_its_page_says_so(tmp_path: Pat
         (1.0, "> 1", False),
         ("too few answers: 40 of 100", "<= 1.1", False),
         (None, "<= 400", False),
-        ("2 of 12", "at least 1", True),
-        ("0 of 12", "at least 1", False),
         ("small 0.910 large 0.950", "not falling", True),
         ("small 0.960 large 0.950", "not falling", False),
         ("not those of brisk", "all", False),
@@ -251,12 +249,6 @@ def test_what_others_reported_needs_no_commit_and_its_page_says_so(tmp_path: Pat
         ("6 of 12", "more than half", False),
         ("the model is not there", "an answer", False),
         (3.0, "fast", False),
-        ("9 of 99, exact 95% interval 4.2% to 16.6%", "an interval that reaches down to 5%", True),
-        (
-            "20 of 99, exact 95% interval 12.8% to 29%",
-            "an interval that reaches down to 5%",
-            False,
-        ),
     ],
 )
 def test_checks_are_judged_by_what_they_expect(value: Any, expected: Any, verdict: bool) -> None:
