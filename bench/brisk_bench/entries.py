@@ -124,7 +124,7 @@ def run(quick: bool = False, entries: int = 1000) -> Report:
             _visit(client, number, reference, measured, faults)
             loaded.append(number)
             if len(loaded) > KEPT:
-                client.unload_model(_name(loaded.popleft()))
+                _leave(client, loaded.popleft(), faults)
             measured.disk_bytes = max(measured.disk_bytes, _disk_bytes(cache))
             if (number + 1) % window == 0:
                 report.rows.append(_row(number + 1, measured, server))
@@ -190,6 +190,13 @@ def _visit(
         faults.append(f"{_name(number)}: {error}")
 
 
+def _leave(client: InferenceServerClient, number: int, faults: list[str]) -> None:
+    try:
+        client.unload_model(_name(number))
+    except FAILURES as error:
+        faults.append(f"{_name(number)}: {error}")
+
+
 def _disk_bytes(cache: Path) -> int:
     return sum(each.size_bytes for each in kept_artefacts({"BRISK_CACHE_DIR": str(cache)}))
 
@@ -203,12 +210,17 @@ def _row(entries: int, measured: Window, server: BenchmarkServer) -> dict[str, A
     return {
         "what": "entries",
         "entries": entries,
-        "load_ms": statistics.median(measured.loads_s) * 1e3,
-        "first_ms": statistics.median(measured.firsts_s) * 1e3,
+        "load_ms": _median_ms(measured.loads_s),
+        "first_ms": _median_ms(measured.firsts_s),
         "disk_mib": measured.disk_bytes / 2**20,
         **by_kind,
         "mib": sum(each.pss_bytes for each in memory) / 2**20,
     }
+
+
+def _median_ms(values_s: Sequence[float]) -> float | None:
+    """Return the median; None of a window in which every load has failed."""
+    return statistics.median(values_s) * 1e3 if values_s else None
 
 
 def _kind(kind: str) -> str:
@@ -227,6 +239,10 @@ def _check(report: Report, faults: Sequence[str], limit_mib: int) -> None:
     steady = report.rows[2:] if len(report.rows) >= 4 else report.rows
     halves = steady[: len(steady) // 2], steady[len(steady) // 2 :]
     for column, (what, limit) in MOST_GROWTH.items():
-        first, second = (statistics.median(row[column] for row in half) for half in halves)
+        found = [[row[column] for row in half if row[column]] for half in halves]
+        growth: float | str = "nothing was measured"
+        if all(found):
+            first, second = map(statistics.median, found)
+            growth = second / first
         text = f"{what}, the second half of the entries over the first"
-        report.checks.append(check_limit(text, second / first, "<=", limit))
+        report.checks.append(check_limit(text, growth, "<=", limit))

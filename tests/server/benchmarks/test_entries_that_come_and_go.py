@@ -46,3 +46,18 @@ def test_a_wrong_answer_is_a_fault_that_the_report_names(monkeypatch: pytest.Mon
     assert report.checks[0].value >= 2
     assert not report.ok
     assert "entry_0: a wrong answer" in report.notes
+
+
+def test_entries_that_all_fail_to_load_are_faults_in_a_report(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, reference = network(0)
+    model.graph.node[0].op_type = "NoOperator"
+    monkeypatch.setattr(entries, "KEPT", 1)
+    monkeypatch.setattr(entries, "network", lambda number: (model, reference))
+    report = entries.run(entries=3)
+    assert [row["load_ms"] for row in report.rows] == [None] * 3
+    growth = {check.name: check.value for check in report.checks if "load time" in check.name}
+    assert [*growth.values()] == ["nothing was measured"]
+    assert report.checks[0].value >= 3
+    assert not report.ok
