@@ -9,7 +9,6 @@ turns, in rounds; each has a server of its own, which rests meanwhile.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +28,7 @@ from brisk_bench.harness.report import Report
 from brisk_bench.harness.served_entries import sample_file
 from brisk_bench.throughput.checks import add_checks
 from brisk_bench.throughput.load import GRPC, HTTP, clients
-from brisk_bench.throughput.measure import Effort, measure_entries
+from brisk_bench.throughput.measure import Effort, EntriesBench
 from brisk_bench.throughput.sides import takes_rows
 
 LABELS = ("mlp/1", "digits_cnn/1", "digits_cnn/2", "resnet50/1", "encoder/1")
@@ -92,11 +91,8 @@ def run(
             for is_batching in modes:
                 if is_batching and not all(map(takes_rows, cases)):
                     continue
-                cores = len(os.sched_getaffinity(0))
                 own = replace(effort, before_s=MIXED_BEFORE_S) if name == MIX else effort
-                measure_entries(
-                    report, name, cases, weights, own, crowd, cores, peer, batching=is_batching
-                )
+                EntriesBench(report, name, cases, weights, own, crowd, peer, is_batching).measure()
     add_checks(report)
     return report
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -104,85 +105,148 @@ class Found:
         return row
 
 
-def measure_entries(
-    report: Report,
-    name: str,
-    cases: Sequence[Case],
-    weights: Sequence[float],
-    effort: Effort,
-    crowd: Clients,
-    cores: int,
-    peer: Path | None,
-    *,
-    batching: bool,
-) -> None:
-    """Add rows of a model, or of several that are asked in proportion to ``weights``."""
-    sides = [BRISK, PYTHON, *([JOINED] if batching else []), *([CPP] if peer is not None else [])]
-    names = [f"entry_{number}" for number in range(len(cases))]
-    crowd.give(_requests(names, cases))
-    with contextlib.ExitStack() as stack:
-        served = []
-        for side in sides:
-            setting = _best(side, names, cases, weights, crowd, cores, peer, batching=batching)
-            opened = _served(side, setting, names, cases, peer, batching=batching)
-            served.append(stack.enter_context(opened))
-        _check_answers(report, name, served, cases)
-        for each in served:
-            before = Load(each.target(GRPC), effort.before_s, WARM_UP_S, None, weights)
-            crowd.measure(before, min(TRIAL_CLIENTS, max(effort.counts)))
-        described = {"model": name, "batching": batching}
-        for transport in effort.transports:
-            for count in effort.counts:
-                load = {**described, "transport": transport, "clients": count, "load": CLOSED}
-                results = _in_turns(served, transport, count, None, weights, effort, crowd)
-                _add_rows(report, load, served, results)
-                if effort.open_loop and count == OPEN_CLIENTS:
-                    _open_loops(
-                        report, described, transport, served, results, weights, effort, crowd
-                    )
+@dataclass(frozen=True, slots=True)
+class EntriesBench:
+    """Measures a model, or several that are asked in proportion to ``weights``, on all sides.
 
-
-def _open_loops(
-    report: Report,
-    described: dict[str, Any],
-    transport: str,
-    served: Sequence[AskedSide],
-    reached: dict[str, Found],
-    weights: Sequence[float],
-    effort: Effort,
-    crowd: Clients,
-) -> None:
-    for part in OPEN_LOOP:
-        rates = {side: part * statistics.median(each.per_s) for side, each in reached.items()}
-        results = _in_turns(served, transport, OPEN_CLIENTS, rates, weights, effort, crowd)
-        load = {"transport": transport, "clients": OPEN_CLIENTS, "load": f"open, {part:.0%}"}
-        _add_rows(report, {**described, **load}, served, results)
-
-
-def _in_turns(
-    served: Sequence[AskedSide],
-    transport: str,
-    count: int,
-    rates: dict[str, float] | None,
-    weights: Sequence[float],
-    effort: Effort,
-    crowd: Clients,
-) -> dict[str, Found]:
-    """Measure all sides, interleaved; return the results by side.
-
-    ``rates``: requests a second of all clients together; None: closed loops.
+    ``name``: of the model in the rows.
+    ``crowd``: the clients.
+    ``peer``: the folder of Triton's own backend.
+    ``batching``: entries have ``dynamic_batching``.
     """
-    sides = {side.name: side for side in served}
-    results = {name: Found() for name in sides}
 
-    def measure(name: str) -> None:
-        pace_s = None if rates is None else count / rates[name]
-        target = sides[name].target(transport)
-        run = Load(target, effort.seconds, WARM_UP_S, pace_s, weights)
-        _measure(sides[name], run, count, results[name], crowd)
+    report: Report
+    name: str
+    cases: Sequence[Case]
+    weights: Sequence[float]
+    effort: Effort
+    crowd: Clients
+    peer: Path | None
+    batching: bool
 
-    in_rounds(sides, effort.rounds, measure)
-    return results
+    @property
+    def entries(self) -> dict[str, Case]:
+        """The cases by the names of their entries."""
+        return {f"entry_{number}": case for number, case in enumerate(self.cases)}
+
+    def measure(self) -> None:
+        """Add the rows."""
+        self.crowd.give(_requests(self.entries))
+        sides = [BRISK, PYTHON, *([JOINED] if self.batching else [])]
+        sides += [CPP] if self.peer is not None else []
+        with contextlib.ExitStack() as stack:
+            served = [
+                stack.enter_context(self._served(side, self._best_setting(side))) for side in sides
+            ]
+            self._check_answers(served)
+            for each in served:
+                before = self._load(each, GRPC, self.effort.before_s)
+                self.crowd.measure(before, min(TRIAL_CLIENTS, max(self.effort.counts)))
+            for transport in self.effort.transports:
+                for count in self.effort.counts:
+                    reached = self._in_turns(served, transport, count, None)
+                    self._add_rows(served, reached, transport, count, CLOSED)
+                    if self.effort.open_loop and count == OPEN_CLIENTS:
+                        self._open_loops(served, transport, reached)
+
+    def _open_loops(
+        self, served: Sequence[AskedSide], transport: str, reached: dict[str, Found]
+    ) -> None:
+        for part in OPEN_LOOP:
+            rates = {side: part * statistics.median(each.per_s) for side, each in reached.items()}
+            results = self._in_turns(served, transport, OPEN_CLIENTS, rates)
+            self._add_rows(served, results, transport, OPEN_CLIENTS, f"open, {part:.0%}")
+
+    def _load(
+        self, side: AskedSide, transport: str, seconds: float, pace_s: float | None = None
+    ) -> Load:
+        return Load(side.target(transport), seconds, WARM_UP_S, pace_s, self.weights)
+
+    def _in_turns(
+        self,
+        served: Sequence[AskedSide],
+        transport: str,
+        count: int,
+        rates: dict[str, float] | None,
+    ) -> dict[str, Found]:
+        """Measure all sides, interleaved; return the results by side.
+
+        ``rates``: requests a second of all clients together; None: closed loops.
+        """
+        sides = {side.name: side for side in served}
+        results = {name: Found() for name in sides}
+
+        def measure(name: str) -> None:
+            pace_s = None if rates is None else count / rates[name]
+            run = self._load(sides[name], transport, self.effort.seconds, pace_s)
+            _measure(sides[name], run, count, results[name], self.crowd)
+
+        in_rounds(sides, self.effort.rounds, measure)
+        return results
+
+    def _add_rows(
+        self,
+        served: Sequence[AskedSide],
+        found: dict[str, Found],
+        transport: str,
+        count: int,
+        load: str,
+    ) -> None:
+        what = f"{self.name}, {'dynamic' if self.batching else 'no'} batching"
+        asked = {"transport": transport, "clients": count, "load": load}
+        for side in served:
+            each = found[side.name]
+            pids = [process.pid for process in side.server.processes()]
+            self.report.rows.append(
+                {
+                    "model": self.name,
+                    "batching": self.batching,
+                    **asked,
+                    "side": side.name,
+                    "setting": "" if side.name == BRISK else str(side.setting),
+                    **each.row(),
+                    "mib": sum(one.pss_bytes for one in memory_of(pids)) / 2**20,
+                    "what": f"{what}, {transport}, {count}",
+                }
+            )
+            if each.errors:
+                text = f"{what}: errors of {side.name}"
+                self.report.checks.append(Check(text, each.errors[0], "none", False))
+
+    def _best_setting(self, side: str) -> PeerSetting:
+        """Return the setting that answers most in a short trial."""
+        settings = settings_of(side, len(os.sched_getaffinity(0)))
+        if len(settings) == 1:
+            return settings[0]
+        rates = {}
+        for setting in settings:
+            with self._served(side, setting) as served:
+                run = self._load(served, GRPC, TRIAL_S)
+                rates[setting] = self.crowd.measure(run, TRIAL_CLIENTS).per_s
+        return max(rates, key=rates.__getitem__)
+
+    @contextlib.contextmanager
+    def _served(self, side: str, setting: PeerSetting) -> Iterator[AskedSide]:
+        with tempfile.TemporaryDirectory(prefix="brisk-throughput-") as folder:
+            repository = Path(folder)
+            for name, case in self.entries.items():
+                write_entry(repository, name, case, side, setting, batching=self.batching)
+            backends = self.peer if side == CPP else None
+            with benchmark_server(repository, {}, [WITHOUT_COMPLETION], backends) as server:
+                if side == BRISK:
+                    _settle(server, self.entries)
+                yield AskedSide(side, setting, server, list(self.entries))
+
+    def _check_answers(self, served: Sequence[AskedSide]) -> None:
+        for side in served:
+            with InferenceClient(side.server.grpc, Transport.GRPC) as client:
+                for entry, case in self.entries.items():
+                    rows = slice(0, 1) if takes_rows(case) else slice(None)
+                    expected = {key: array[rows] for key, array in case.expected.items()}
+                    if not agree_by_name(client.infer(entry, inputs_of(case)), expected):
+                        text = f"{self.name}: answers of {side.name}"
+                        self.report.checks.append(Check(text, "wrong", "onnxruntime's", False))
+                        return
 
 
 def _measure(side: AskedSide, run: Load, count: int, into: Found, crowd: Clients) -> None:
@@ -204,76 +268,12 @@ def _measure(side: AskedSide, run: Load, count: int, into: Found, crowd: Clients
         into.us[kind].append(taken_s / len(measured.latency_s) * 1e6)
 
 
-def _add_rows(
-    report: Report, load: dict[str, Any], served: Sequence[AskedSide], found: dict[str, Found]
-) -> None:
-    what = f"{load['model']}, {'dynamic' if load['batching'] else 'no'} batching"
-    for side in served:
-        each = found[side.name]
-        mib = sum(one.pss_bytes for one in memory_of(_pids(side.server))) / 2**20
-        setting = "" if side.name == BRISK else str(side.setting)
-        row = {**load, "side": side.name, "setting": setting, **each.row(), "mib": mib}
-        report.rows.append({**row, "what": f"{what}, {load['transport']}, {load['clients']}"})
-        if each.errors:
-            text = f"{what}: errors of {side.name}"
-            report.checks.append(Check(text, each.errors[0], "none", False))
-
-
-def _pids(server: BenchmarkServer) -> list[int]:
-    return [each.pid for each in server.processes()]
-
-
-def _best(
-    side: str,
-    names: Sequence[str],
-    cases: Sequence[Case],
-    weights: Sequence[float],
-    crowd: Clients,
-    cores: int,
-    peer: Path | None,
-    *,
-    batching: bool,
-) -> PeerSetting:
-    """Return the setting that answers most in a short trial."""
-    settings = settings_of(side, cores)
-    if len(settings) == 1:
-        return settings[0]
-    rates = {}
-    for setting in settings:
-        with _served(side, setting, names, cases, peer, batching=batching) as served:
-            run = Load(served.target(GRPC), TRIAL_S, WARM_UP_S, None, weights)
-            rates[setting] = crowd.measure(run, TRIAL_CLIENTS).per_s
-    return max(rates, key=rates.__getitem__)
-
-
-@contextlib.contextmanager
-def _served(
-    side: str,
-    setting: PeerSetting,
-    names: Sequence[str],
-    cases: Sequence[Case],
-    peer: Path | None,
-    *,
-    batching: bool,
-) -> Iterator[AskedSide]:
-    with tempfile.TemporaryDirectory(prefix="brisk-throughput-") as folder:
-        repository = Path(folder)
-        for name, case in zip(names, cases, strict=True):
-            write_entry(repository, name, case, side, setting, batching=batching)
-        backends = peer if side == CPP else None
-        with benchmark_server(repository, {}, [WITHOUT_COMPLETION], backends) as server:
-            served = AskedSide(side, setting, server, names)
-            if side == BRISK:
-                _settle(server, names, cases)
-            yield served
-
-
-def _settle(server: BenchmarkServer, names: Sequence[str], cases: Sequence[Case]) -> None:
+def _settle(server: BenchmarkServer, entries: Mapping[str, Case]) -> None:
     """Ask each entry, and wait until its kernels change no more."""
     with InferenceClient(server.grpc, Transport.GRPC) as client:
-        for name, case in zip(names, cases, strict=True):
+        for name, case in entries.items():
             client.infer(name, inputs_of(case))
-    for name in names:
+    for name in entries:
         wait_until_settled(server.place, name, "normal")
 
 
@@ -282,25 +282,10 @@ def inputs_of(case: Case) -> dict[str, np.ndarray]:
     return {name: array[:1] if takes_rows(case) else array for name, array in case.inputs.items()}
 
 
-def _requests(names: Sequence[str], cases: Sequence[Case]) -> dict[str, bytes]:
+def _requests(entries: Mapping[str, Case]) -> dict[str, bytes]:
     requests = {}
-    for name, case in zip(names, cases, strict=True):
+    for name, case in entries.items():
         inputs = inputs_of(case)
         requests[f"{GRPC} {name}"] = grpc_request(name, inputs)
         requests[f"{HTTP} {name}"] = http_request(name, inputs, list(case.expected))
     return requests
-
-
-def _check_answers(
-    report: Report, name: str, served: Sequence[AskedSide], cases: Sequence[Case]
-) -> None:
-    for side in served:
-        with InferenceClient(side.server.grpc, Transport.GRPC) as client:
-            for entry, case in zip(side.names, cases, strict=True):
-                rows = slice(0, 1) if takes_rows(case) else slice(None)
-                expected = {key: array[rows] for key, array in case.expected.items()}
-                outputs = client.infer(entry, inputs_of(case))
-                if not agree_by_name(outputs, expected):
-                    text = f"{name}: answers of {side.name}"
-                    report.checks.append(Check(text, "wrong", "onnxruntime's", False))
-                    return
