@@ -37,13 +37,10 @@ def main() -> None:
         for _ in courier.wait(task["sha256"], own):
             continue
         finished_ns = time.monotonic_ns()
-        (status,) = courier.status()
         tell(
             finished_ns=finished_ns,
             processor_s=processor_s_of(process) - before_s,
             path=str(copy.model),
-            upstream=status["upstream"],
-            sources={each["name"]: each["bytes_total"] for each in status["sources"]},
         )
         next(heard, None)  # others may still be fetching from here
 

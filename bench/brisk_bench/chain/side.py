@@ -11,10 +11,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from brisk.artefacts.content import digest_of_file, sketch_of_file
 from brisk.copies.manifest import CHUNK_BYTES, ListedFile, Manifest, Range, write_manifest
@@ -35,20 +34,18 @@ _LEAD_S = 0.2
 NOTHING, KILLED, CUT = "nothing", "killed", "cut"
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
 class Chain:
     """A transfer in which the first host has a web server, and each other host a courier.
 
     Each courier has all others as its peers, over TLS.
 
     ``fault``: what happens half-way to the receiver in the middle.
-    ``told``: the last run's receivers' own reports, in order, with the sources of their bytes.
     """
 
     links: Links
     scratch: Path
     fault: str = NOTHING
-    told: Sequence[Mapping[str, Any]] = ()
 
     @property
     def name(self) -> str:
@@ -84,7 +81,6 @@ class Chain:
             for each in heard:
                 if not filecmp.cmp(each["path"], file, shallow=False):
                     raise InternalError(f"{each['path']} holds other bytes")
-            self.told = heard
         return Transfer(
             seconds=(max(each["finished_ns"] for each in heard) - begin_ns) / 1e9,
             processor_s=sum(each["processor_s"] for each in heard),

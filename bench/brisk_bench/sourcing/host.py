@@ -1,4 +1,4 @@
-"""The program in the host of ``brisk bench sourcing``: one start for each line that it reads.
+"""The program in the host that starts models: one start for each line that it reads.
 
     python -m brisk_bench.sourcing.host MODEL
 

@@ -1,4 +1,5 @@
-"""The hosts of ``brisk bench sourcing``: a registry, a host that starts models, and a peer."""
+"""The hosts of ``brisk bench sourcing`` and ``streamed``: a registry, a host that starts models,
+and a peer."""
 
 from __future__ import annotations
 
