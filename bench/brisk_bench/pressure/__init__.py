@@ -10,7 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from brisk_bench.harness.command_line import benchmark_parser, run_command
+from brisk_bench.harness.command_line import (
+    UnusableArgumentError,
+    benchmark_parser,
+    run_command,
+)
 from brisk_bench.harness.machine import new_report
 from brisk_bench.harness.report import Report, plot_bars
 from brisk_bench.harness.served_entries import SAMPLES
@@ -24,6 +28,9 @@ GROWTH_LIMIT = 0.02
 WINDOW_S = 10
 """Seconds of the first and of the last window, whose means are compared."""
 
+LEAST_S = 3.0
+"""The shortest time: the two windows are at most a third of it."""
+
 WARM_UP_S = 40.0
 """The time in which buffers and heaps reach the size that so many requests at once need."""
 
@@ -36,8 +43,13 @@ NOTES = (
 
 
 def run(quick: bool = False, clients: int = 64, seconds: float = 60.0) -> Report:
-    """Ask with ``clients`` for ``seconds`` (12 where ``quick``) after the warm-up."""
+    """Ask with ``clients`` for ``seconds`` (12 where ``quick``) after the warm-up.
+
+    Raises UnusableArgumentError for fewer seconds than LEAST_S.
+    """
     seconds = 12.0 if quick else seconds
+    if seconds < LEAST_S:
+        raise UnusableArgumentError(f"--seconds {seconds:g}: expected at least {LEAST_S:g}")
     packages = ("torch", "tritonclient", "numpy")
     report = new_report("pressure", packages, NOTES, clients=clients, seconds=seconds)
     with (

@@ -18,7 +18,12 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
-from brisk_bench.harness.command_line import bars, benchmark_parser, run_command
+from brisk_bench.harness.command_line import (
+    UnusableArgumentError,
+    bars,
+    benchmark_parser,
+    run_command,
+)
 from brisk_bench.harness.machine import new_report
 from brisk_bench.harness.report import Check, Report, check_limit
 from brisk_bench.harness.served_server import benchmark_server
@@ -37,6 +42,9 @@ CALM_S = 180.0
 GROWTH_LIMIT = 0.05
 """The most growth of the last quarter's mean over the first quarter's. Coarser than in
 `brisk bench pressure`: workers that replaced others have heaps of their own age."""
+
+LEAST_S = 30.0
+"""The shortest time of blows: the first one falls after seconds, and the last one ends before."""
 
 LEAST_SAMPLES = 60
 """The fewest samples, one a second, after the blows have settled; with fewer, growth is judged
@@ -57,9 +65,14 @@ ASKED = 1100
 
 
 def run(quick: bool = False, seconds: float = 3600.0) -> Report:
-    """Strike for ``seconds`` (150 if ``quick``) after the warm-up and a time without blows."""
+    """Strike for ``seconds`` (150 if ``quick``) after the warm-up and a time without blows.
+
+    Raises UnusableArgumentError for fewer seconds than LEAST_S.
+    """
     calm_s = 20.0 if quick else CALM_S
     seconds = 150.0 if quick else seconds
+    if seconds < LEAST_S:
+        raise UnusableArgumentError(f"--seconds {seconds:g}: expected at least {LEAST_S:g}")
     requests = 100 if quick else ASKED
     packages = ("tritonclient", "numpy")
     report = new_report("soak", packages, clients=CLIENTS, calm_s=calm_s, seconds=seconds)

@@ -4,6 +4,8 @@ import math
 
 import pytest
 
+from brisk_bench import pressure, soak
+from brisk_bench.harness.command_line import UnusableArgumentError
 from brisk_bench.pressure.sampling import growth
 
 
@@ -33,3 +35,9 @@ def test_samples_that_do_not_cover_both_windows_are_refused() -> None:
         growth([1000] * 15, 10)
     with pytest.raises(ValueError, match="shorter than twice"):
         growth([], 10)
+
+
+def test_a_time_that_has_no_two_windows_is_refused_before_anything_is_measured() -> None:
+    for module, seconds, least in ((pressure, 2.0, 3), (soak, 20.0, 30)):
+        with pytest.raises(UnusableArgumentError, match=f"--seconds {seconds:g}: .* {least}"):
+            module.run(seconds=seconds)
