@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 
 from publication.checks import aim, mark, worst_check, worst_shown
 from publication.runs import PublishedRun
-from publication.standing import all_flaws
+from publication.standing import all_flaws, options_of
 from publication.subjects import page_of
 
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
@@ -116,7 +116,7 @@ def runs_of(row: ReadmeRow, runs: Mapping[str, PublishedRun]) -> list[PublishedR
     """Return the runs of a row; none if one of them does not stand for the product."""
     flaws = all_flaws(runs)
     found = [run for file, run in runs.items() if fnmatchcase(file, row.file)]
-    is_standing = not any(flaws[run.file] or THREADS in run.command.split() for run in found)
+    is_standing = not any(flaws[run.file] or THREADS in options_of(run) for run in found)
     return found if is_standing else []
 
 

@@ -16,8 +16,12 @@ QUICK, DIRTY, OTHER, REPORTED = "quick", "uncommitted changes", "other commit", 
 """Flaws of a run: it was a short one; its tree had uncommitted changes; it was of another state of
 the product than the rest; it was not measured by us."""
 
-_FEWER = re.compile(r"--(?:rounds|seconds|clients|transports|entries|no-[a-z-]+)")
-"""Options by which a run has fewer rounds, shorter ones or fewer settings than by default."""
+_FEWER = re.compile(
+    r"--(?:rounds|seconds|trial-seconds|interruptions|points|megabytes|receivers|clients"
+    r"|transports|batching|entries|engines|sides?|triton-setting|network|no-[a-z-]+)"
+)
+"""Options by which a run has fewer rounds, shorter ones, or fewer sides or settings than by
+default."""
 
 
 def published_commit(runs: Iterable[PublishedRun]) -> str:
@@ -33,10 +37,16 @@ def flaws_of(run: PublishedRun, commit: str) -> list[str]:
     return _own_flaws(run) + ([] if run.is_reported or run.commit == commit else [OTHER])
 
 
+def options_of(run: PublishedRun) -> list[str]:
+    """Return the words of the run's command; of an option with its value, as --rounds=3, it
+    alone."""
+    return [word.partition("=")[0] for word in run.command.split()]
+
+
 def _own_flaws(run: PublishedRun) -> list[str]:
     if run.is_reported:
         return [REPORTED]
-    options = run.command.split()
+    options = options_of(run)
     fewer = [option for option in options if _FEWER.fullmatch(option)]
     found = {
         QUICK: "--quick" in options,

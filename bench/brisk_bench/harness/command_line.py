@@ -33,7 +33,8 @@ class _BenchmarkParser(argparse.ArgumentParser):
     """A parser that notes command, time and commit with the arguments, before all measuring."""
 
     def __init__(self, name: str, text: str | None) -> None:
-        super().__init__(prog=f"brisk bench {name}", description=text)
+        # Abbreviated, an option would not be seen for what it is in a published command.
+        super().__init__(prog=f"brisk bench {name}", description=text, allow_abbrev=False)
         self._name = name
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:

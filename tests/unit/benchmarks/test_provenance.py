@@ -7,6 +7,8 @@ import re
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from brisk_bench.harness.command_line import benchmark_parser, checkout, command_line, deliver
 from brisk_bench.harness.report import Check, Report
 
@@ -21,6 +23,12 @@ def test_a_command_has_neither_its_outputs_nor_places_of_one_machine() -> None:
     assert command_line("exits", given) == "brisk bench exits --quick --fashion mnist"
     assert command_line("x", ["--real=/a/REAL.json"]) == "brisk bench x --real=REAL.json"
     assert command_line("x", ["--scheme", "a b"]) == "brisk bench x --scheme 'a b'"
+
+
+def test_an_option_is_not_abbreviated(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        benchmark_parser("sample", "A sample.", "less").parse_args(["--qui"])
+    assert "unrecognized arguments: --qui" in capsys.readouterr().err
 
 
 def test_a_checkout_tells_its_commit_and_whether_what_is_measured_differs(tmp_path: Path) -> None:

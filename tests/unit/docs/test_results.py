@@ -140,6 +140,10 @@ def test_a_page_may_be_made_of_several_files_with_a_common_stem(tmp_path: Path) 
             {"command": "brisk bench soak --rounds 3 --no-open-loop"},
             "less than by default (--rounds --no-open-loop)",
         ),
+        (
+            {"command": "brisk bench soak --rounds=3 --side preemptive --triton-setting free"},
+            "less than by default (--rounds --side --triton-setting)",
+        ),
     ],
 )
 def test_a_run_that_is_short_or_of_another_state_says_so_and_is_in_no_table_of_several(
@@ -179,8 +183,9 @@ def test_of_as_many_full_runs_the_later_commit_counts_and_runs_without_a_page_do
 
 def test_threads_that_were_given_are_not_in_the_readme(tmp_path: Path) -> None:
     row = ReadmeRow("warm", "warm-real", "p50, ms")
-    run = run_of(tmp_path, "warm-real", command="brisk bench warm --threads 1")
-    assert runs_of(row, {"warm-real": run}) == []
+    for given in ("--threads 1", "--threads=1"):
+        run = run_of(tmp_path, "warm-real", command=f"brisk bench warm {given}")
+        assert runs_of(row, {"warm-real": run}) == []
 
 
 def test_a_miss_never_looks_like_a_hit() -> None:
