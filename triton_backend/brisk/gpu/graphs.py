@@ -282,7 +282,7 @@ def in_order(nodes: Sequence[int], edges: Sequence[tuple[int, int]]) -> tuple[in
 
     Nodes that are ready at the start keep their order. Raises ValueError if there is a cycle.
     """
-    sorter: graphlib.TopologicalSorter[int] = graphlib.TopologicalSorter({n: () for n in nodes})
+    sorter: graphlib.TopologicalSorter[int] = graphlib.TopologicalSorter(dict.fromkeys(nodes, ()))
     for before, after in edges:
         sorter.add(after, before)
     return tuple(sorter.static_order())
