@@ -123,7 +123,7 @@ def test_a_sparse_tensor_that_explodes_is_refused(sizes: list[int], tmp_path: Pa
 
 
 def test_functions_that_call_one_another_are_walked_once() -> None:
-    """Once for each of them took a minute, in which other threads waited for the interpreter."""
+    """Once for each of them took minutes, in which other threads waited for the interpreter."""
     model = onnx.ModelProto()
     for number in range(10_000):
         function = model.functions.add(domain="own", name=f"f{number}")
