@@ -6,6 +6,7 @@ the time that it tells of.
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -124,6 +125,20 @@ def test_who_comes_first_may_have_any_name(
     run_virtually(pull(hosts, registry, receivers, stagger_s=0.1))
     assert max(host.done_s for host in hosts) < 1.2 * ideal_s(published) + 0.3
     assert registry.up.sent_bytes < 1.08 * ideal_s(published) * RATE
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_hosts_that_come_one_after_the_other_all_come_to_an_end(
+    tmp_path: Path, published: Published, seed: int
+) -> None:
+    """Two that change at once may each go behind the other: not for long."""
+    source = random.Random(seed)
+    hosts = hosts_in(tmp_path, published, 6, 0.005)
+    registry, stagger_s = registry_of(published), source.uniform(0.1, 0.5)
+    run_virtually(pull(hosts, registry, source.sample(hosts, 6), stagger_s=stagger_s))
+    check_whole(published, hosts)
+    assert max(host.done_s for host in hosts) < 2.0 * ideal_s(published) + 5 * stagger_s
+    assert registry.up.sent_bytes < 1.2 * ideal_s(published) * RATE
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])

@@ -1,9 +1,6 @@
-"""The choice of who gives which chunks, and receivers that form a chain which nobody makes."""
+"""The choice of who gives which chunks, and who stands before whom."""
 
 from __future__ import annotations
-
-import random
-from dataclasses import dataclass, field
 
 import pytest
 
@@ -18,7 +15,6 @@ from brisk.sourcing.policies.choosing import (
     choose,
     coming,
     is_before,
-    next_run,
 )
 from brisk.sourcing.policies.stretches import Stretch, bits_of
 from brisk.sourcing.policies.wants import merged
@@ -55,17 +51,9 @@ def registry(rate: float = FAST, known_rate: float = FAST) -> KnownSource:
 
 
 def standing(
-    here: int = 0,
-    *,
-    identity: str = "m",
-    upstream: str = "",
-    rate: float = FAST,
-    best: float = FAST,
-    urgent: int = 0,
+    here: int = 0, *, upstream: str = "", rate: float = FAST, urgent: int = 0
 ) -> ReceiverState:
-    return ReceiverState(
-        identity, here, ALL & ~here, WHOLE, urgent, CHUNK_BYTES, rate, best, upstream
-    )
+    return ReceiverState("m", here, ALL & ~here, WHOLE, urgent, CHUNK_BYTES, rate, FAST, upstream)
 
 
 # From whom.
@@ -212,189 +200,3 @@ def test_nothing_that_can_wait_is_asked_for_beside_what_somebody_waits_for() -> 
     assert choose([registry()], standing(urgent=urgent)).allowed == {"registry": urgent}
     few = bits_of(Stretch(500, 500 + FEW_CHUNKS))
     assert choose([registry()], standing(urgent=few)).allowed == {"registry": ALL}
-
-
-# Receivers that come together.
-
-ROUND_S = 0.1
-LINK_CHUNKS = 40
-"""Chunks that a link lets through in a round: 105 MB/s."""
-
-
-@dataclass
-class Receiver:
-    """A host that receives chunks and passes them on."""
-
-    identity: str
-    here: int = 0
-    upstream: str = ""
-    is_dead: bool = False
-    given: list[dict[str, int]] = field(default_factory=list)
-    """Chunks by source, in each round."""
-    best: dict[str, float] = field(default_factory=dict)
-    """The highest bytes/s so far, by source."""
-    path: tuple[str, ...] = ()
-    receivers: int = 0
-    dry: dict[str, int] = field(default_factory=dict)
-    """The chunks that a source had when it had nothing new."""
-
-    @property
-    def name(self) -> str:
-        return f"peer {self.identity}"
-
-    @property
-    def rate(self) -> float:
-        lately = [sum(each.values()) for each in self.given[-10:]]
-        return sum(lately) * CHUNK_BYTES / (len(lately) * ROUND_S) if lately else 0.0
-
-    def tells(self) -> PeerReport:
-        return told(self.identity, self.here, self.receivers, self.path, self.rate)
-
-    def sees(self, name: str, tells: PeerReport | None) -> KnownSource:
-        peers = [rate for source, rate in self.best.items() if source != "registry"]
-        others = max(peers, default=0.0) if tells is not None else 0.0
-        known_rate = self.best.get(name, 0.0)
-        is_sending = any(each.get(name) for each in self.given[-3:])
-        is_dry = tells is not None and self.dry.get(name) == tells.here
-        speed = known_rate or others or 125e6
-        return KnownSource(name, tells, ROUND_S, speed, known_rate, is_dry, is_sending)
-
-    def roles(self, tell: dict[str, PeerReport]) -> Roles:
-        candidates = [self.sees(f"peer {each}", tells) for each, tells in tell.items()]
-        best = max((sum(each.values()) for each in self.given), default=0) * CHUNK_BYTES / ROUND_S
-        ours = standing(
-            self.here, identity=self.identity, upstream=self.upstream, rate=self.rate, best=best
-        )
-        return choose([*candidates, self.sees("registry", None)], ours)
-
-
-class Simulation:
-    """Rounds of ``ROUND_S``: each hears what all others told before the round, chooses, and gets
-    what its own link and that of the source let through. A chunk goes through the whole chain in
-    a round, as it is passed on at once."""
-
-    def __init__(self, identities: str) -> None:
-        self.receivers = [Receiver(each) for each in identities]
-        self.of_registry: list[int] = []
-        """The chunks that the registry gave in each round."""
-
-    @property
-    def alive(self) -> list[Receiver]:
-        return [each for each in self.receivers if not each.is_dead]
-
-    def go_on(self) -> None:
-        tell = {each.identity: each.tells() for each in self.alive}
-        receivers = {each.name: each for each in self.alive}
-        roles = {}
-        for each in self.alive:
-            others = {name: tells for name, tells in tell.items() if name != each.identity}
-            roles[each.identity] = each.roles(others)
-        for each in self.alive:
-            each.upstream = roles[each.identity].upstream
-            above = tell.get(each.upstream.removeprefix("peer "))
-            each.path = () if above is None else (above.identity, *above.path)
-            each.given.append({})
-        room = dict.fromkeys((*receivers, "registry"), LINK_CHUNKS)
-        moves = True
-        while moves:  # four chunks at a time, to each in turn
-            moves = False
-            for each in self.alive:
-                if sum(each.given[-1].values()) >= LINK_CHUNKS:
-                    continue
-                for name, allowed in roles[each.identity].allowed.items():
-                    there = ALL if name == "registry" else receivers[name].here
-                    run = next_run(WHOLE, allowed & there & ~each.here, min(4, room[name]), 1)
-                    if run is None or not room[name]:
-                        continue
-                    each.here |= bits_of(run)
-                    room[name] -= run.chunks
-                    each.given[-1][name] = each.given[-1].get(name, 0) + run.chunks
-                    moves = True
-        self.of_registry.append(LINK_CHUNKS - room["registry"])
-        for each in self.alive:
-            each.receivers = sum(
-                any(given.get(each.name) for given in other.given[-6:]) for other in self.alive
-            )
-            each.dry |= {
-                f"peer {name}": tells.here
-                for name, tells in tell.items()
-                if roles.get(each.identity, NONE).allowed.get(f"peer {name}")
-                and not each.given[-1].get(f"peer {name}")
-            }
-            for name, count in each.given[-1].items():
-                rate = count * CHUNK_BYTES / ROUND_S
-                each.best[name] = max(each.best.get(name, 0.0), rate)
-
-    def check_no_cycle(self) -> None:
-        above = {each.name: each.upstream for each in self.alive}
-        for start in above:
-            path = [start]
-            while name := above.get(path[-1], ""):
-                assert name not in path, (path, name)
-                path.append(name)
-
-
-@pytest.mark.parametrize("count", range(2, 7))
-def test_receivers_that_come_together_form_one_chain_by_rank(count: int) -> None:
-    """Only the first uses the registry, and each has one receiver at most."""
-    identities = "abcdef"[:count]
-    rounds = Simulation(identities)
-    for number in range(20):
-        rounds.go_on()
-        rounds.check_no_cycle()
-        if number >= 12:
-            ups = [each.upstream for each in rounds.receivers]
-            assert ups == ["", *(each.name for each in rounds.receivers[:-1])]
-            users = [each for each in rounds.receivers if "registry" in each.given[-1]]
-            assert users == rounds.receivers[:1]
-            assert all(each.receivers <= 1 for each in rounds.receivers)
-    for _ in range(40):
-        rounds.go_on()
-    assert all(each.here == ALL for each in rounds.receivers)
-    assert sum(rounds.of_registry) <= 1.3 * COUNT
-
-
-@pytest.mark.parametrize("count", range(2, 7))
-def test_a_chain_goes_on_when_its_first_one_has_gone(count: int) -> None:
-    rounds = Simulation("abcdef"[:count])
-    for _ in range(12):
-        rounds.go_on()
-    rounds.receivers[0].is_dead = True
-    for _ in range(5):
-        rounds.go_on()
-        rounds.check_no_cycle()
-    assert "registry" in rounds.receivers[1].given[-1]
-    for _ in range(60):
-        rounds.go_on()
-    assert all(each.here == ALL for each in rounds.alive)
-
-
-def test_who_comes_late_is_behind_all_whatever_its_name() -> None:
-    rounds = Simulation("bcd")
-    for _ in range(12):
-        rounds.go_on()
-    rounds.receivers.append(Receiver("a"))
-    for _ in range(4):
-        rounds.go_on()
-        rounds.check_no_cycle()
-    assert all(each.upstream != "peer a" for each in rounds.receivers)
-    assert "registry" not in rounds.receivers[-1].given[-1]
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_hosts_that_come_one_after_the_other_all_come_to_an_end(seed: int) -> None:
-    """Two that change at once may each go behind the other: not for long."""
-    source = random.Random(seed)
-    coming_hosts = source.sample("abcdef", 6)
-    rounds = Simulation(coming_hosts.pop())
-    stuck = 0
-    while coming_hosts or any(each.here != ALL for each in rounds.receivers):
-        if coming_hosts and source.random() < 0.5:
-            rounds.receivers.append(Receiver(coming_hosts.pop()))
-        before = [each.here for each in rounds.receivers]
-        rounds.go_on()
-        moved = [each.here for each in rounds.receivers] != before
-        stuck = 0 if moved or not any(each.here != ALL for each in rounds.receivers) else stuck + 1
-        assert stuck < 5
-        assert len(rounds.of_registry) < 120
-    assert sum(rounds.of_registry) <= 1.6 * COUNT
