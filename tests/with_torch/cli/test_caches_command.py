@@ -296,6 +296,16 @@ def test_an_accuracy_that_the_data_cannot_prove_is_said(
     assert read == [small_entry.parent / "data.npz"]
 
 
+def test_where_nothing_is_fitted_other_data_leave_no_more_rows_to_prove_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own_cache(tmp_path, monkeypatch)
+    entry = put(tmp_path, slow_network(layers=2, tail="Identity"))
+    values = "--tolerance", "cosine 0.9", "--accuracy", "0.99"
+    answer = train(entry, *values, "--fit-data", str(tmp_path / "data.npz"))
+    assert "of these 1000 200 are held out" in str(answer.exception)
+
+
 @pytest.mark.parametrize(("accuracy", "needed"), [("0.5", 200), ("0.97", 495), ("0.99", 1495)])
 def test_as_many_samples_are_asked_for_as_the_promise_takes_however_few_there_are(
     small_entry: Path, accuracy: str, needed: int

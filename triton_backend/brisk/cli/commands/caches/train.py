@@ -254,7 +254,9 @@ def _training_data(
     groups = SampleGroups.of(parts)
     is_alike = len(groups.groups) == 1
     samples = joined(parts, data) if is_alike else groups.largest
-    more = None if fit_data is None else read_samples(fit_data, subject.graph, form)
+    more = None
+    if fit_data is not None and is_alike and not subject.is_whole:  # a whole model is not fitted
+        more = read_samples(fit_data, subject.graph, form)
     division = divide(samples if is_alike else groups, seed, more, proving=proving)
     return _TrainingData(groups, samples, more, division)
 
