@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias, get_args
 from brisk.protocol.status import Status
 from brisk.tuning import SessionTuning
 
-PROTOCOL_VERSION = 27
+PROTOCOL_VERSION = 28
 
 DEFAULT_MAX_RUN_NS = 600_000_000_000
 
@@ -362,10 +362,7 @@ class Span(NamedTuple):
 class TraceTold(NamedTuple):
     """The spans of a recording, or a part of them."""
 
-    pid: int
     spans: tuple[Span, ...]
-    left_out: int
-    """The number of spans for which there was no room."""
     is_last: bool
 
 

@@ -1,4 +1,4 @@
-"""Loads that fail as they are asked for are answered, whatever they fail of."""
+"""Loads that fail as they are asked for, and traces that are too long: all of it is told."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from typing import Any
 
 import pytest
 
-from brisk.protocol.records import LoadFailed, LoadModel, ModelLoaded
+from brisk.protocol.records import LoadFailed, LoadModel, ModelLoaded, TraceTold
+from brisk.protocol.runtime_paths import Role
 from brisk.runtime.models.entry import Binding
 from brisk.runtime.peers.connections import Arrival, Peer
 from brisk.runtime.worker.dispatcher import Dispatcher
+from brisk.runtime.worker.introspection import Observation
+from brisk.telemetry.events import MAX_SPANS, SPANS
 from support.runtime.requests import ASession, a_model, a_peer
 
 
@@ -53,3 +56,16 @@ def test_a_load_that_cannot_be_bound_is_answered_and_the_next_one_is_taken(
     assert re.search(said, failed.message)
     assert isinstance(loaded, ModelLoaded)
     assert loaded.model == 1
+
+
+def test_a_trace_that_has_no_room_for_all_spans_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    sent: list[TraceTold] = []
+    none: Any = None
+    transport: Any = SimpleNamespace(send=lambda peer, record: sent.append(record))
+    observation = Observation(Role.FOREGROUND, "cpu", 1, transport, none, none, none, ())
+    observation.begin_trace(none)
+    for number in range(MAX_SPANS + 3):
+        SPANS.add("layers", str(number), 0, 1)
+    observation.tell_trace(none)
+    assert sum(len(told.spans) for told in sent) == MAX_SPANS
+    assert "3 later ones are left out" in caplog.text

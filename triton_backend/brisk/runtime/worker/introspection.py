@@ -17,6 +17,7 @@ from brisk.protocol import records
 from brisk.protocol.records import Span
 from brisk.protocol.runtime_paths import Role
 from brisk.protocol.status import Incident, ModelStatus, RunStatus, Status
+from brisk.runtime.log import LOGGER
 from brisk.runtime.models.entry import SessionEntry
 from brisk.runtime.models.table import SessionTable
 from brisk.runtime.peers.connections import Connections, Peer
@@ -24,7 +25,7 @@ from brisk.runtime.requests.batch import RunsInProgress
 from brisk.runtime.requests.table import RequestTable
 from brisk.runtime.worker.relay import Step
 from brisk.telemetry import STATISTICS, metrics
-from brisk.telemetry.events import INCIDENTS, SPANS
+from brisk.telemetry.events import INCIDENTS, MAX_SPANS, SPANS
 
 SAMPLES_PER_RECORD = 200
 """The samples in a record: each has at most some 300 bytes, well below what a record holds."""
@@ -83,9 +84,10 @@ class Observation:
     def tell_trace(self, peer: Peer) -> None:
         self._tracer = None
         spans, left_out = SPANS.end()
+        if left_out:
+            LOGGER.warning(f"a trace holds {MAX_SPANS} spans: {left_out} later ones are left out")
         for part, is_last in _parts(spans, SPANS_PER_RECORD):
-            told = records.TraceTold(os.getpid(), tuple(map(_cut, part)), left_out, is_last)
-            self.transport.send(peer, told)
+            self.transport.send(peer, records.TraceTold(tuple(map(_cut, part)), is_last))
 
     def _reader(self, peer: Peer) -> Peer:
         reader = self.readers.get(peer.parent)
