@@ -200,12 +200,12 @@ def _by_http(address: str) -> Asking:
         while (end := data.find(b"\r\n\r\n")) < 0:
             data += _more(connection)
         head = data[:end].lower()
-        if not head.startswith(b"http/1.1 200"):
-            raise ConnectionError(str(data[:200], "latin-1"))
         length = int(head.partition(b"content-length:")[2].split(b"\r", 1)[0])
         missing_bytes = end + 4 + length - len(data)
-        while missing_bytes > 0:
+        while missing_bytes > 0:  # also of an error: what is left would be the next answer
             missing_bytes -= len(_more(connection))
+        if not head.startswith(b"http/1.1 200"):
+            raise ConnectionError(str(data[:200], "latin-1"))
 
     return ask
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import socket
 import sys
 import threading
+import time
 
 import pytest
 
@@ -49,13 +51,23 @@ def test_a_program_that_fails_is_told_in_its_own_words() -> None:
             doubler.say(number=1)
 
 
-def answer_http(server: socket.socket) -> None:
-    """One empty answer for each request of 4 bytes, to any number of clients."""
+ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+REFUSAL = b"HTTP/1.1 503 Busy\r\nContent-Length: 12\r\n\r\n"
+
+
+def answer_http(server: socket.socket, refused: int = 0) -> None:
+    """One empty answer for each request of 4 bytes, to any number of clients; each client's first
+    ``refused`` are refused, the head before the body."""
 
     def serve(connection: socket.socket) -> None:
         with connection:
-            while connection.recv(4):
-                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+            for number in itertools.count():
+                if not connection.recv(4):
+                    return
+                connection.sendall(REFUSAL if number < refused else ANSWER)
+                if number < refused:
+                    time.sleep(0.1)
+                    connection.sendall(b"all too busy")
 
     while True:
         try:
@@ -77,3 +89,15 @@ def test_clients_of_a_load_ask_and_tell_how_long_each_answer_took() -> None:
     assert found.errors == []
     assert 30 <= len(found.latency_s) <= 42  # of each client 20 intervals, which have 21 ends
     assert moments[1] - moments[0] == pytest.approx(0.2)
+
+
+def test_a_client_that_was_refused_reads_the_refusal_and_goes_on() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, clients(1) as crowd:
+        threading.Thread(target=answer_http, args=(server, 2), daemon=True).start()
+        crowd.give({"HTTP model": b"ask!"})
+        target = Target(HTTP, f"127.0.0.1:{server.getsockname()[1]}", ["HTTP model"])
+        found = crowd.measure(Load(target, seconds=0.6, warm_up_s=0.0, pace_s=0.01), 1)
+        server.shutdown(socket.SHUT_RDWR)
+    assert len(found.errors) == 2
+    assert all("503 Busy" in error for error in found.errors)
+    assert len(found.latency_s) >= 20
