@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -42,8 +41,9 @@ def test_a_device_that_is_not_there_is_named_with_how_many_are() -> None:
 
 
 def test_facts_are_those_of_the_device(context: Context) -> None:
-    assert context.name == "fake"
-    assert context.priorities == (0, -5)
+    facts = context.facts
+    assert (facts.name, facts.capability, facts.multiprocessors) == ("fake", (9, 0), 4)
+    assert facts.priorities == (0, -5)
     assert context.memory() == (3 << 29, 1 << 31)
     assert context.driver.version == (13, 0)
 
@@ -65,25 +65,31 @@ def test_what_is_closed_is_given_back_once(context: Context) -> None:
         return [fake().fake_alive(ord(kind)) for kind in "SEM"]
 
     before = alive()
-    resources = context.stream(-5), context.event(), context.allocate(10)
-    assert alive() == [each + 1 for each in before]
-    for _ in range(2):
-        for each in resources:
-            each.close()
-        assert alive() == before
+    with context.stream(-5) as stream, context.event(), context.allocate(10) as memory:
+        assert alive() == [each + 1 for each in before]
+    assert alive() == before
+    stream.close()
+    memory.close()
+
+
+def test_pages_are_the_device_s_only_while_they_are_registered(context: Context) -> None:
+    array = np.zeros(4096, np.uint8)
+    with context.registered(array.ctypes.data, array.nbytes):
+        assert fake().fake_alive(ord("R")) == 1
+    assert fake().fake_alive(ord("R")) == 0
 
 
 def test_events_tell_the_time_between_them(context: Context) -> None:
-    stream, first, last = context.stream(), context.event(), context.event()
-    first.record(stream)
-    time.sleep(0.005)
-    last.record(stream)
-    last.synchronise()
-    assert first.is_done()
-    assert last.is_done()
-    assert last.ms_since(first) >= 5
-    for each in (stream, first, last):
-        each.close()
+    with context.stream() as stream, context.event() as first, context.event() as last:
+        module = context.module(b"two kernels")
+        first.record(stream)
+        module.launch("spin", stream, 1, 32, [ctypes.c_uint64(5_000_000)])
+        last.record(stream)
+        last.synchronise()
+        assert first.is_done()
+        assert last.is_done()
+        assert last.ms_since(first) >= 5
+        module.close()
 
 
 def test_an_error_names_its_call_and_number_and_whether_the_process_must_end(
@@ -110,6 +116,16 @@ def test_an_event_that_is_ahead_is_not_done_and_one_that_failed_raises(context: 
     with pytest.raises(CudaError, match="cuEventQuery"):
         event.is_done()
     event.close()
+
+
+def test_a_stream_that_is_busy_is_not_done_and_one_that_failed_raises(context: Context) -> None:
+    with context.stream() as stream:
+        assert stream.is_done()
+        fake().fake_fail(b"cuStreamQuery", 600)
+        assert not stream.is_done()
+        fake().fake_fail(b"cuStreamQuery", 719)
+        with pytest.raises(CudaError, match="cuStreamQuery"):
+            stream.is_done()
 
 
 def test_a_function_that_an_old_driver_has_not_is_named(context: Context) -> None:

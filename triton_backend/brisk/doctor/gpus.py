@@ -87,6 +87,6 @@ def _names(driver: Driver) -> str:
     names = []
     for ordinal in range(driver.devices):
         context = Context(driver, ordinal)
-        names.append(context.name)
+        names.append(context.facts.name)
         context.close()
     return ", ".join(names)

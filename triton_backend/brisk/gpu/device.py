@@ -23,7 +23,7 @@ class Device:
 
     def __init__(self, context: Context) -> None:
         self.context = context
-        least, most = context.priorities
+        least, most = context.facts.priorities
         urgencies = most, min(most // 2, least), least
         self.streams: tuple[Stream, ...] = tuple(map(context.stream, urgencies))
         self._spare: list[Stream] = []

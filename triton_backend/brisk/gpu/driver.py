@@ -1,4 +1,4 @@
-"""NVIDIA's driver, called directly: contexts, streams, events and memory.
+"""NVIDIA's driver, called directly: contexts, streams, events, memory and kernels.
 
 ONNX Runtime computes on a stream that is made here; Brisk also decides what to wait for, how far
 ahead to issue work and what to launch next. So it calls the driver without a library in between
@@ -10,9 +10,11 @@ All of it is usable from any thread in which the context is current (``Context.e
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from ctypes import c_char_p, c_float, c_int, c_size_t, c_uint, c_void_p
+from typing import NamedTuple
 
 from brisk.errors import InternalError, UnavailableError
 
@@ -28,6 +30,8 @@ already, harms nothing.)"""
 _NON_BLOCKING = 1
 """The flag of a stream that does not wait for the default one, which others use."""
 
+_ATTRIBUTES = {"multiprocessors": 16, "major": 75, "minor": 76}
+
 _POINTER = c_void_p
 
 _SIGNATURES: Mapping[str, Sequence[type]] = {
@@ -37,6 +41,7 @@ _SIGNATURES: Mapping[str, Sequence[type]] = {
     "cuDeviceGetCount": (_POINTER,),
     "cuDeviceGet": (_POINTER, c_int),
     "cuDeviceGetName": (c_char_p, c_int, c_int),
+    "cuDeviceGetAttribute": (_POINTER, c_int, c_int),
     "cuDevicePrimaryCtxRetain": (_POINTER, c_int),
     "cuDevicePrimaryCtxRelease_v2": (c_int,),
     "cuCtxSetCurrent": (_POINTER,),
@@ -48,6 +53,9 @@ _SIGNATURES: Mapping[str, Sequence[type]] = {
     "cuMemFree_v2": (_POINTER,),
     "cuMemHostAlloc": (_POINTER, c_size_t, c_uint),
     "cuMemFreeHost": (_POINTER,),
+    "cuMemHostRegister_v2": (_POINTER, c_size_t, c_uint),
+    "cuMemHostUnregister": (_POINTER,),
+    "cuMemHostGetDevicePointer_v2": (_POINTER, _POINTER, c_uint),
     "cuPointerGetAttribute": (_POINTER, c_int, _POINTER),
     "cuMemcpyHtoDAsync_v2": (_POINTER, _POINTER, c_size_t, _POINTER),
     "cuMemcpyDtoHAsync_v2": (_POINTER, _POINTER, c_size_t, _POINTER),
@@ -55,6 +63,8 @@ _SIGNATURES: Mapping[str, Sequence[type]] = {
     "cuStreamCreateWithPriority": (_POINTER, c_uint, c_int),
     "cuStreamDestroy_v2": (_POINTER,),
     "cuStreamSynchronize": (_POINTER,),
+    "cuStreamQuery": (_POINTER,),
+    "cuStreamWaitEvent": (_POINTER, _POINTER, c_uint),
     "cuStreamBeginCapture_v2": (_POINTER, c_int),
     "cuStreamEndCapture": (_POINTER, _POINTER),
     "cuEventCreate": (_POINTER, c_uint),
@@ -63,6 +73,10 @@ _SIGNATURES: Mapping[str, Sequence[type]] = {
     "cuEventQuery": (_POINTER,),
     "cuEventSynchronize": (_POINTER,),
     "cuEventElapsedTime": (_POINTER, _POINTER, _POINTER),
+    "cuModuleLoadData": (_POINTER, _POINTER),
+    "cuModuleUnload": (_POINTER,),
+    "cuModuleGetFunction": (_POINTER, _POINTER, c_char_p),
+    "cuLaunchKernel": (_POINTER, *(c_uint,) * 7, _POINTER, _POINTER, _POINTER),
     "cuGraphGetNodes": (_POINTER, _POINTER, _POINTER),
     "cuGraphGetEdges_v2": (_POINTER, _POINTER, _POINTER, _POINTER, _POINTER),
     "cuGraphNodeGetType": (_POINTER, _POINTER),
@@ -77,9 +91,16 @@ _SIGNATURES: Mapping[str, Sequence[type]] = {
     "cuGraphAddEmptyNode": (_POINTER, _POINTER, _POINTER, c_size_t),
     "cuGraphDestroy": (_POINTER,),
     "cuGraphInstantiateWithFlags": (_POINTER, _POINTER, ctypes.c_ulonglong),
+    "cuGraphKernelNodeGetAttribute": (_POINTER, c_int, _POINTER),
     "cuGraphUpload": (_POINTER, _POINTER),
     "cuGraphLaunch": (_POINTER, _POINTER),
     "cuGraphExecDestroy": (_POINTER,),
+    "cuDeviceGetDevResource": (c_int, _POINTER, c_int),
+    "cuDevSmResourceSplitByCount": (_POINTER, _POINTER, _POINTER, _POINTER, c_uint, c_uint),
+    "cuDevResourceGenerateDesc": (_POINTER, _POINTER, c_uint),
+    "cuGreenCtxCreate": (_POINTER, _POINTER, c_int, c_uint),
+    "cuGreenCtxDestroy": (_POINTER,),
+    "cuGreenCtxStreamCreate": (_POINTER, _POINTER, c_uint, c_int),
 }
 """The arguments of each function that is called; all return a CUresult. The names are the driver's
 own, whose suffix is the version that these arguments belong to."""
@@ -167,6 +188,18 @@ class Driver:
         return name.value.decode()
 
 
+class Facts(NamedTuple):
+    """Properties of a device."""
+
+    name: str
+    capability: tuple[int, int]
+    """The version of its kernels, such as (9, 0)."""
+    multiprocessors: int
+    memory_bytes: int
+    priorities: tuple[int, int]
+    """The least and the most urgent priority of streams; a smaller number is more urgent."""
+
+
 class Context:
     """The primary context of a device, which all libraries of the process use."""
 
@@ -196,18 +229,22 @@ class Context:
         self.driver.call("cuCtxSetCurrent", self._handle)
 
     @property
-    def name(self) -> str:
-        """The name of the device."""
+    def facts(self) -> Facts:
         name = ctypes.create_string_buffer(256)
         self.driver.call("cuDeviceGetName", name, len(name), self.device)
-        return name.value.decode()
-
-    @property
-    def priorities(self) -> tuple[int, int]:
-        """The least and the most urgent priority of streams; a smaller number is more urgent."""
+        attributes = {
+            each: self.driver.number("cuDeviceGetAttribute", number, self.device)
+            for each, number in _ATTRIBUTES.items()
+        }
         least, most = c_int(), c_int()
         self.driver.call("cuCtxGetStreamPriorityRange", ctypes.byref(least), ctypes.byref(most))
-        return least.value, most.value
+        return Facts(
+            name=name.value.decode(),
+            capability=(attributes["major"], attributes["minor"]),
+            multiprocessors=attributes["multiprocessors"],
+            memory_bytes=self.memory()[1],
+            priorities=(least.value, most.value),
+        )
 
     def memory(self) -> tuple[int, int]:
         """Return the device's free bytes, and all of its bytes."""
@@ -222,7 +259,7 @@ class Context:
     def stream(self, priority: int = 0) -> Stream:
         """Return a new stream.
 
-        ``priority``: see ``priorities``; what is out of range counts as its end.
+        ``priority``: see ``Facts.priorities``; what is out of range counts as its end.
         """
         handle = self.driver.handle("cuStreamCreateWithPriority", _NON_BLOCKING, priority)
         return Stream(self.driver, handle)
@@ -240,8 +277,22 @@ class Context:
         full speed."""
         return HostMemory(self.driver, self.driver.handle("cuMemHostAlloc", size_bytes, 0))
 
+    @contextlib.contextmanager
+    def registered(self, address: int, size_bytes: int) -> Iterator[None]:
+        """Let the device read and write these pages of the process by itself while entered."""
+        self.driver.call("cuMemHostRegister_v2", address, size_bytes, 0)
+        try:
+            yield
+        finally:
+            self.driver.call("cuMemHostUnregister", address)
 
-class Resource:
+    def module(self, image: bytes) -> Module:
+        """Load kernels. ``image``: PTX, or machine code for the device."""
+        text = ctypes.create_string_buffer(image)
+        return Module(self.driver, self.driver.handle("cuModuleLoadData", text))
+
+
+class _Resource:
     """A resource of a context that has to be given back, once."""
 
     _DESTROY = ""
@@ -255,14 +306,27 @@ class Resource:
             handle, self.handle = self.handle, 0
             self.driver.call(self._DESTROY, handle)
 
+    def __enter__(self) -> object:
+        return self
 
-class Stream(Resource):
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class Stream(_Resource):
     """Work that is done in the order in which it is issued."""
 
     _DESTROY = "cuStreamDestroy_v2"
 
     def synchronise(self) -> None:
         self.driver.call("cuStreamSynchronize", self.handle)
+
+    def is_done(self) -> bool:
+        return self.driver.is_done("cuStreamQuery", self.handle)
+
+    def wait_for(self, event: Event) -> None:
+        """Let later work of the stream begin when the event is passed; returns at once."""
+        self.driver.call("cuStreamWaitEvent", self.handle, event.handle, 0)
 
     def to_device(self, memory: DeviceMemory, address: int, size_bytes: int) -> None:
         """Copy bytes at ``address`` to the device.
@@ -277,7 +341,7 @@ class Stream(Resource):
         self.driver.call("cuMemcpyDtoHAsync_v2", address, memory.handle, size_bytes, self.handle)
 
 
-class Event(Resource):
+class Event(_Resource):
     """A point in a stream, and when it was passed."""
 
     _DESTROY = "cuEventDestroy_v2"
@@ -298,13 +362,34 @@ class Event(Resource):
         return elapsed.value
 
 
-class DeviceMemory(Resource):
+class DeviceMemory(_Resource):
     """Memory of the device; ``handle`` is its address there."""
 
     _DESTROY = "cuMemFree_v2"
 
 
-class HostMemory(Resource):
+class HostMemory(_Resource):
     """Memory of the process; ``handle`` is its address."""
 
     _DESTROY = "cuMemFreeHost"
+
+
+class Module(_Resource):
+    """Kernels that were compiled together."""
+
+    _DESTROY = "cuModuleUnload"
+
+    def launch(
+        self,
+        kernel: str,
+        stream: Stream,
+        grid: int,
+        block: int,
+        arguments: Sequence[ctypes._SimpleCData[int]],
+    ) -> None:
+        """Launch ``grid`` blocks of ``block`` threads; returns at once."""
+        function = self.driver.handle("cuModuleGetFunction", self.handle, kernel.encode())
+        addresses = (c_void_p * len(arguments))(*map(ctypes.addressof, arguments))
+        self.driver.call(
+            "cuLaunchKernel", function, grid, 1, 1, block, 1, 1, 0, stream.handle, addresses, None
+        )

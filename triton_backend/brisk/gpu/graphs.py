@@ -22,10 +22,15 @@ from enum import IntEnum
 from typing import Any
 
 from brisk.errors import InternalError
-from brisk.gpu.driver import CudaError, Driver, Resource, Stream
+from brisk.gpu.driver import CudaError, Driver, Stream
 
 _OWN_THREAD = 1
 """CU_STREAM_CAPTURE_MODE_THREAD_LOCAL: calls of other threads are not affected meanwhile."""
+
+_PRIORITY = 8
+"""CU_LAUNCH_ATTRIBUTE_PRIORITY."""
+
+_ATTRIBUTE_BYTES = 64
 
 _PARAMETER_BYTES = 256
 """The space for the parameters of a node; those of a kernel and a fill are opaque here."""
@@ -101,18 +106,22 @@ COPIED = frozenset({NodeKind.KERNEL, NodeKind.COPY, NodeKind.FILL, NodeKind.EMPT
 """The kinds of nodes that another graph can have, too."""
 
 
-class Graph(Resource):
-    """A captured graph. One thread at a time may use it. Executables that were made of it stay
-    valid when it is closed."""
-
-    _DESTROY = "cuGraphDestroy"
+class Graph:
+    """A captured graph. One thread at a time may use it."""
 
     def __init__(self, driver: Driver, handle: int) -> None:
-        super().__init__(driver, handle)
+        self.driver = driver
+        self._handle = handle
         self._context = driver.handle("cuCtxGetCurrent")
         self._before: defaultdict[int, list[int]] = defaultdict(list)
         self.nodes = self._ordered()
         """The nodes' handles, in an order in which they can run."""
+
+    def close(self) -> None:
+        """Destroy the graph; executables that were made of it stay valid."""
+        if self._handle:
+            handle, self._handle = self._handle, 0
+            self.driver.call("cuGraphDestroy", handle)
 
     def kinds(self) -> dict[str, int]:
         """Return the number of nodes by kind."""
@@ -122,6 +131,14 @@ class Graph(Resource):
             name = NodeKind(kind).name.lower() if kind in set(NodeKind) else f"kind {kind}"
             counts[name] = counts.get(name, 0) + 1
         return counts
+
+    def priority(self, index: int) -> int | None:
+        """Return the priority of the node's kernel; None if the node is no kernel."""
+        if self._kind(self.nodes[index]) != NodeKind.KERNEL:
+            return None
+        value = (c_int * (_ATTRIBUTE_BYTES // ctypes.sizeof(c_int)))()
+        self.driver.call("cuGraphKernelNodeGetAttribute", self.nodes[index], _PRIORITY, value)
+        return int(value[0])
 
     @property
     def can_be_cut(self) -> bool:
@@ -153,7 +170,7 @@ class Graph(Resource):
         if not 0 <= first < end <= len(self.nodes):
             raise ValueError(f"nodes {first} to {end} of a graph of {len(self.nodes)}")
         if (first, end) == (0, len(self.nodes)) and not sources:
-            return Executable(self.driver, self._instantiate(self.handle))
+            return Executable(self.driver, self._instantiate(self._handle))
         chunk = self.driver.handle("cuGraphCreate", 0)
         try:
             copies: dict[int, int] = {}
@@ -221,16 +238,16 @@ class Graph(Resource):
 
     def _ordered(self) -> tuple[int, ...]:
         count = c_size_t()
-        self.driver.call("cuGraphGetNodes", self.handle, None, ctypes.byref(count))
+        self.driver.call("cuGraphGetNodes", self._handle, None, ctypes.byref(count))
         nodes = (c_void_p * count.value)()
-        self.driver.call("cuGraphGetNodes", self.handle, nodes, ctypes.byref(count))
+        self.driver.call("cuGraphGetNodes", self._handle, nodes, ctypes.byref(count))
         edges = c_size_t()
-        self.driver.call("cuGraphGetEdges_v2", self.handle, None, None, None, ctypes.byref(edges))
+        self.driver.call("cuGraphGetEdges_v2", self._handle, None, None, None, ctypes.byref(edges))
         froms, tos = (c_void_p * edges.value)(), (c_void_p * edges.value)()
         data = (ctypes.c_uint64 * edges.value)()
         if edges.value:
             self.driver.call(
-                "cuGraphGetEdges_v2", self.handle, froms, tos, data, ctypes.byref(edges)
+                "cuGraphGetEdges_v2", self._handle, froms, tos, data, ctypes.byref(edges)
             )
         pairs = [(one or 0, other or 0) for one, other in zip(froms, tos, strict=True)]
         for one, other in pairs:
@@ -238,19 +255,26 @@ class Graph(Resource):
         return in_order([node or 0 for node in nodes], pairs)
 
 
-class Executable(Resource):
+class Executable:
     """A graph, or a chunk of one, that can be launched on the device."""
 
-    _DESTROY = "cuGraphExecDestroy"
+    def __init__(self, driver: Driver, handle: int) -> None:
+        self.driver = driver
+        self._handle = handle
+
+    def close(self) -> None:
+        if self._handle:
+            handle, self._handle = self._handle, 0
+            self.driver.call("cuGraphExecDestroy", handle)
 
     def upload(self, stream: Stream) -> None:
         """Copy it to the device, so that the first launch takes no longer than others."""
-        self.driver.call("cuGraphUpload", self.handle, stream.handle)
+        self.driver.call("cuGraphUpload", self._handle, stream.handle)
 
     def launch(self, stream: Stream) -> None:
         """Launch it on ``stream``, behind earlier work and with the stream's priority; returns
         at once."""
-        self.driver.call("cuGraphLaunch", self.handle, stream.handle)
+        self.driver.call("cuGraphLaunch", self._handle, stream.handle)
 
 
 @contextlib.contextmanager
