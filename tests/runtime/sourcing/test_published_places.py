@@ -45,6 +45,7 @@ class _Receiver(BaseHTTPRequestHandler):
     """Writes what is PUT into a folder, for whoever has the password, or breaks off."""
 
     folder: Path
+    paths: list[str]
     is_broken = False
 
     def do_PUT(self) -> None:
@@ -59,6 +60,7 @@ class _Receiver(BaseHTTPRequestHandler):
         target = self.folder / unquote(urlsplit(self.path).path).lstrip("/")
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(data)
+        self.paths.append(self.path)
         self.send_response(201)
         self.end_headers()
 
@@ -72,6 +74,7 @@ def receiver(tmp_path: Path) -> Iterator[tuple[str, type[_Receiver]]]:
 
     class Handler(_Receiver):
         folder = tmp_path / "received"
+        paths: list[str] = []  # noqa: RUF012  # of the test's own class
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -120,6 +123,8 @@ def test_names_are_quoted_and_passwords_sent_as_a_header(
     lines: list[str] = []
     text = write(described, f"http://me:{QUOTED}@{address}/{place}?sig=secret", lines.append)
     assert (handler.folder / "my models" / NAME).is_file()
+    assert len(handler.paths) == len(described.contents) + 1
+    assert handler.paths[-1] == "/my%20models/manifest.json?sig=secret"
     for secret in ("me:", "p%2Fss", PASSWORD, "secret"):
         assert secret not in text + "".join(lines)
     url = read_remote(text.encode(), "model.remote").url

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +14,7 @@ from onnx import helper
 from brisk.artefacts import content
 from brisk.artefacts.container import HEADER_BYTES
 from brisk.copies.manifest import ListedSegment, Manifest, Range, read_manifest, write_manifest
-from brisk.errors import InvalidConfigurationError, InvalidModelError, UnavailableError
+from brisk.errors import InvalidModelError, UnavailableError
 from brisk.publishing import describing
 from brisk.publishing.describing import describe, unsealed
 from brisk.publishing.writing import publish
@@ -158,41 +156,12 @@ def test_a_folder_is_written_whole_and_the_entry_names_its_manifest(tmp_path: Pa
 def test_places_that_take_nothing_are_named_without_passwords(tmp_path: Path) -> None:
     model = chain(tmp_path / "model.onnx", layers=2, width=64)
     described = describe(model, 1, with_form=False)
-    with pytest.raises(InvalidConfigurationError, match="expected a folder, or a URL of"):
-        publish(described, "ftp://host/x")
     with pytest.raises(UnavailableError, match=r"PUT http://127\.0\.0\.1:9/x") as caught:
         publish(described, "http://user:secret@127.0.0.1:9/x?token=secret")
     assert "secret" not in str(caught.value)
     (tmp_path / "file").write_text("")
     with pytest.raises(UnavailableError, match="cannot be written"):
         publish(described, str(tmp_path / "file"))
-
-
-def test_a_web_server_that_takes_files_has_them_all_the_manifest_last(tmp_path: Path) -> None:
-    paths: list[str] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_PUT(self) -> None:
-            paths.append(self.path)
-            target = tmp_path / "web" / self.path.lstrip("/")
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(self.rfile.read(int(self.headers["Content-Length"])))
-            self.send_response(201)
-            self.end_headers()
-
-        def log_message(self, *arguments: object) -> None:
-            return
-
-    model = chain(tmp_path / "model.onnx", layers=2, width=64)
-    described = describe(model, 1, with_form=False)
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-        url = f"http://127.0.0.1:{server.server_port}/m"
-        answer = json.loads(publish(described, url))
-        server.shutdown()
-    assert answer["url"] == f"{url}/manifest.json"
-    assert paths == ["/m/model.onnx", "/m/head.bin", "/m/manifest.json"]
-    assert (tmp_path / "web" / "m" / "model.onnx").read_bytes() == model.read_bytes()
 
 
 @pytest.mark.parametrize("name", ["model.onnx", "weights.bin"])
