@@ -14,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from brisk.errors import InvalidModelError
 from brisk.graph.files.tensors import read_tensor
+from brisk.segments.model.cutting import cut_points
 from brisk.segments.model.graph_names import calls_of
 from brisk.segments.model.sources import BareModel
 
@@ -133,6 +134,24 @@ def test_functions_that_call_one_another_are_walked_once() -> None:
         model.graph.node.add(op_type=called, domain="own")
     started_s = time.process_time()
     assert calls_of(model, ("QuantizeLinear",)) == {0}
+    assert time.process_time() - started_s < 5
+
+
+@pytest.mark.parametrize("is_wide", [True, False])
+def test_graphs_of_very_many_nodes_are_cut_at_once(is_wide: bool) -> None:
+    """Wide: all values live to the end. Long: each node alone is predicted to take too long."""
+    count = 10_000
+    reads = ["x"] * count if is_wide else ["x", *(f"v{number}" for number in range(count - 1))]
+    model = onnx.ModelProto(ir_version=9, opset_import=[helper.make_opsetid("", 18)])
+    for number, name in enumerate(reads):
+        model.graph.node.add(op_type="Exp", input=[name], output=[f"v{number}"])
+    last = [f"v{number}" for number in range(count)][-(count if is_wide else 1) :]
+    model.graph.node.add(op_type="Sum", input=last, output=["y"])
+    for name, ends in (("x", model.graph.input), ("y", model.graph.output)):
+        ends.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 10**9]))
+    started_s = time.process_time()
+    spans, _ = cut_points(model, 1 << 30)
+    assert spans[-1].stop == count + 1
     assert time.process_time() - started_s < 5
 
 

@@ -8,6 +8,7 @@ images move once out of the kernels' own layout and back.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -56,6 +57,10 @@ the way takes it out and in again.
 
 CALL_NS = 30_000
 """The time of a call of one more session."""
+
+MOST_CROSSING = 1000
+"""The most tensors that cross a boundary: a graph of very many live ones is not added up at each
+node."""
 
 SMALL_MODEL_BYTES = 1 << 20
 """The file size below which a model of at most SMALL_MODEL_NODES nodes is one segment, without a
@@ -235,14 +240,18 @@ def _cheapest(
     """Return boundaries, chosen from the front: each segment ends at the cheapest one of its
     second half, or at the next one after that."""
     cuts: list[Boundary] = []
-    start = 0
+    start = place = 0
     while elapsed[-1] - elapsed[start] > target_ns:
-        behind = [each for each in boundaries if each.position > start]
-        window = [
-            each
-            for each in behind
-            if target_ns / 2 <= elapsed[each.position] - elapsed[start] <= target_ns
-        ] or [each for each in behind if elapsed[each.position] - elapsed[start] > target_ns][:1]
+        window: list[Boundary] = []
+        place = bisect_right(boundaries, start, place, key=lambda each: each.position)
+        for number in range(place, len(boundaries)):
+            each = boundaries[number]
+            apart_ns = elapsed[each.position] - elapsed[start]
+            if apart_ns > target_ns:
+                window = window or [each]
+                break
+            if apart_ns >= target_ns / 2:
+                window.append(each)
         if not window:
             break
         cuts.append(min(window, key=lambda each: (each.cost_ns, -each.position)))
@@ -266,7 +275,8 @@ def boundaries_of(
     dying: dict[int, list[str]] = {}
     for name, last in names.last_use.items():
         dying.setdefault(last, []).append(name)
-    may_cross: dict[str, bool] = {}
+    new = list(live)
+    blocking: set[str] = set()
     crossing_ns: dict[str, float] = {}
     producers: dict[str, str] = {}
     is_convolutional = not CONVOLUTIONS.isdisjoint(names.operators)
@@ -285,18 +295,19 @@ def boundaries_of(
             producers.get(name) == _QUANTISES for name in reads
         )
         if position and (reads_quantised or operator not in _FUSED_BEHIND):
-            for name in live.keys() - may_cross.keys():
-                kind = types.get(name)
-                crosses = (
+            for name in (name for name in new if name in live):
+                if (
                     producers.get(name) not in _NO_TENSORS
                     and producers.get(name) != _SCALES_BACK
                     and (name not in producers or name not in quantised)
-                    and _may_cross(kind)
+                    and _may_cross(types.get(name))
                     and name not in folded
-                )
-                may_cross[name] = crosses
-                crossing_ns[name] = _crossing_ns(types[name], is_convolutional) if crosses else 0
-            if all(may_cross[name] for name in live):
+                ):
+                    crossing_ns[name] = _crossing_ns(types[name], is_convolutional)
+                else:
+                    blocking.add(name)
+            new.clear()
+            if not blocking and len(live) <= MOST_CROSSING:
                 cost_ns = sum(
                     crossing_ns[name]
                     * (LEFT_LAYOUT_CROSSINGS if last_plain.get(name, -1) >= position else 1)
@@ -308,9 +319,11 @@ def boundaries_of(
         for name in names.makes[position]:
             if name in names.last_use:
                 live[name] = None
+                new.append(name)
                 producers[name] = _SCALES_BACK if position in calls else operator
         for name in dying.get(position, ()):
             live.pop(name, None)
+            blocking.discard(name)
 
 
 def _last_plain_uses(names: NodeNames) -> dict[str, int]:
