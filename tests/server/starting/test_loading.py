@@ -217,21 +217,6 @@ def test_external_data_that_was_replaced_answers_after_a_load(
     assert (client.infer(name, {"x": x})["y"] == 5).all()
 
 
-def test_an_entry_of_the_onnxruntime_backend_is_served_unchanged(
-    repository: Path, control: http.InferenceServerClient, client: InferenceClient
-) -> None:
-    config = (
-        'platform: "onnxruntime_onnx" max_batch_size: 8 '
-        f"{SIGNATURE} "
-        'parameters { key: "intra_op_thread_count" value { string_value: "2" } } '
-        "optimization { graph { level: 1 } }"
-    )
-    write_entry(repository, "legacy", doubled(), config)
-    control.load_model("legacy")
-    x = np.ones((3, 4), np.float32)
-    np.testing.assert_array_equal(client.infer("legacy", {"x": x})["y"], 2 * x)
-
-
 def test_the_response_cache_answers_the_second_time(
     repository: Path, control: http.InferenceServerClient, client: InferenceClient
 ) -> None:
