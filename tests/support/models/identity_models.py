@@ -23,10 +23,10 @@ def write_model(
         helper.make_node("Identity", [source], [target])
         for source, target in zip(inputs, outputs, strict=True)
     ]
-    values = [[(name, *kind) for name, kind in each.items()] for each in (inputs, outputs)]
     path = directory / str(version) / "model.onnx"
     path.parent.mkdir(parents=True, exist_ok=True)
-    onnx.save(make_model(nodes, *values), path)
+    ends = ([(name, *kind) for name, kind in each.items()] for each in (inputs, outputs))
+    onnx.save(make_model(nodes, *ends), path)
     return directory
 
 

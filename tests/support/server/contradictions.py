@@ -37,9 +37,9 @@ def saved(
 ) -> Path:
     """A model whose every output is its first input."""
     nodes = [helper.make_node("Identity", [inputs[0][0]], [output[0]]) for output in outputs]
+    zeros = [(name, np.zeros(4, np.float32)) for name in weights]
     path = directory / "model.onnx"
-    arrays = [(name, np.zeros(4, np.float32)) for name in weights]
-    onnx.save(make_model(nodes, inputs, outputs, arrays), path)
+    onnx.save(make_model(nodes, inputs, outputs, zeros), path)
     return path
 
 

@@ -151,4 +151,5 @@ def runtime_processes(server: TritonServer) -> tuple[int, int]:
         if b"brisk.runtime" in Path(f"/proc/{process}/cmdline").read_bytes()
     ]
     (worker,) = [process for process in processes if parent_of(process) in processes]
-    return parent_of(worker), worker
+    (supervisor,) = set(processes) - {worker}
+    return supervisor, worker
