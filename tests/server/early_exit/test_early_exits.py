@@ -6,7 +6,6 @@ import dataclasses
 import math
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,11 +19,10 @@ from brisk.exits.files.versions import caches_file
 from brisk.exits.heads.exit_head import empty_head
 from brisk.exits.learning.exporting import export_head
 from brisk.triton.launch import TritonServer
-from brisk.triton.locate import ServerInstallation
 from support.exits.cascades import CLASSES, SIDE, hidden_at, images, network, served
 from support.exits.exits_model import Model, make_model
 from support.server.entries import write_entry
-from support.server.running import Endings, running_server
+from support.server.running import StartServer
 from support.server.scraping import Series, value, wait_for
 from support.waiting import TIMED, wait_until
 
@@ -67,12 +65,7 @@ def eager(digest: str, promise: float = MODEST) -> Cascade:
 
 
 @pytest.fixture(scope="module")
-def server(
-    tmp_path_factory: pytest.TempPathFactory,
-    installation: ServerInstallation,
-    backends: Path,
-    endings: Endings,
-) -> Iterator[TritonServer]:
+def server(start_shared: StartServer, tmp_path_factory: pytest.TempPathFactory) -> TritonServer:
     repository = tmp_path_factory.mktemp("early_exits")
     for name in ("cached", "eager", "audited", "damaged", "stale"):
         kept = "response_cache { enable: true }" if name == "cached" else ""
@@ -93,11 +86,7 @@ def server(
     MIXED[0] = mixed
     told = {"BRISK_METRICS_INTERVAL_S": "0.5"}
     options = ("--cache-config=local,size=1048576",)
-    log = repository / "log"
-    with running_server(
-        installation, repository, backends, log, options, environment=told, endings=endings
-    ) as running:
-        yield running
+    return start_shared(repository, options, told)
 
 
 @pytest.fixture

@@ -2,40 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import numpy as np
 import pytest
 from tritonclient import http
 from tritonclient.utils import InferenceServerException
 
 from brisk.triton.launch import TritonServer
-from brisk.triton.locate import ServerInstallation
 from brisk_client.inference import InferenceClient, Transport
 from support.pipeline_entries import describe_fork, write
-from support.server.running import Endings, running_server
+from support.server.running import StartServer
 
 pytestmark = pytest.mark.server
 
 
 @pytest.fixture(scope="module")
-def server(
-    tmp_path_factory: pytest.TempPathFactory,
-    installation: ServerInstallation,
-    backends: Path,
-    endings: Endings,
-) -> Iterator[TritonServer]:
+def server(start_shared: StartServer, tmp_path_factory: pytest.TempPathFactory) -> TritonServer:
     repository = tmp_path_factory.mktemp("pipelines")
     for name, changes in (("fork", {}), ("wrong", {"policy": "proportoinal"})):
         version = repository / name / "1"
         write(version, describe_fork(version, **changes))
         (version.parent / "config.pbtxt").write_text('backend: "brisk"')
     options = ("--model-control-mode=explicit", "--load-model=fork")
-    with running_server(
-        installation, repository, backends, repository / "log", options, endings=endings
-    ) as run:
-        yield run
+    return start_shared(repository, options)
 
 
 @pytest.mark.parametrize("transport", list(Transport))
