@@ -76,7 +76,10 @@ def test_where_one_uplink_bounds_the_start_one_host_is_best(model: Path) -> None
     assert lines[-1] == "  best: 1 host, parts do not pay"
 
 
-def test_parts_are_no_less_than_the_segments_served_in(tmp_path: Path) -> None:
+def test_parts_are_no_less_than_the_segments_served_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BRISK_CACHE_DIR", str(tmp_path / "cache"))
     entry = write_model(tmp_path / "net", {"x": FLOAT_BATCH}, {"y": FLOAT_BATCH})
     lines = explained(entry, "--hosts", 4)
     assert "1 segment of its file" in lines[0]
