@@ -107,25 +107,16 @@ def test_an_error_names_its_call_and_number_and_whether_the_process_must_end(
     context.allocate(10).close()
 
 
-def test_an_event_that_is_ahead_is_not_done_and_one_that_failed_raises(context: Context) -> None:
-    event = context.event()
-    assert event.is_done()
-    fake().fake_fail(b"cuEventQuery", 600)
-    assert not event.is_done()
-    fake().fake_fail(b"cuEventQuery", 719)
-    with pytest.raises(CudaError, match="cuEventQuery"):
-        event.is_done()
-    event.close()
-
-
-def test_a_stream_that_is_busy_is_not_done_and_one_that_failed_raises(context: Context) -> None:
-    with context.stream() as stream:
-        assert stream.is_done()
-        fake().fake_fail(b"cuStreamQuery", 600)
-        assert not stream.is_done()
-        fake().fake_fail(b"cuStreamQuery", 719)
-        with pytest.raises(CudaError, match="cuStreamQuery"):
-            stream.is_done()
+@pytest.mark.parametrize("what", ["event", "stream"])
+def test_what_is_ahead_is_not_done_and_what_failed_raises(context: Context, what: str) -> None:
+    query = f"cu{what.capitalize()}Query"
+    with getattr(context, what)() as work:
+        assert work.is_done()
+        fake().fake_fail(query.encode(), 600)
+        assert not work.is_done()
+        fake().fake_fail(query.encode(), 719)
+        with pytest.raises(CudaError, match=query):
+            work.is_done()
 
 
 def test_a_function_that_an_old_driver_has_not_is_named(context: Context) -> None:

@@ -143,7 +143,8 @@ class Driver:
             raise CudaError(function, number, self._name_of(number))
 
     def is_done(self, function: str, handle: int) -> bool:
-        """Return what ``cuEventQuery`` reports; never waits. Raises CudaError."""
+        """Return what ``cuStreamQuery`` and ``cuEventQuery`` report; never waits. Raises
+        CudaError."""
         number = self._result(function, handle)
         if number not in (0, NOT_READY):
             raise CudaError(function, number, self._name_of(number))
