@@ -200,7 +200,7 @@ def _by_http(address: str) -> Asking:
         while (end := data.find(b"\r\n\r\n")) < 0:
             data += _more(connection)
         head = data[:end].lower()
-        length = int(head.partition(b"content-length:")[2].split(b"\r", 1)[0])
+        length = int(head.partition(b"\r\ncontent-length:")[2].split(b"\r", 1)[0])
         missing_bytes = end + 4 + length - len(data)
         while missing_bytes > 0:  # also of an error: what is left would be the next answer
             missing_bytes -= len(_more(connection))

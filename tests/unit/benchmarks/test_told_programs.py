@@ -52,12 +52,14 @@ def test_a_program_that_fails_is_told_in_its_own_words() -> None:
 
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
-REFUSAL = b"HTTP/1.1 503 Busy\r\nContent-Length: 12\r\n\r\n"
+REFUSAL = (
+    b"HTTP/1.1 503 Busy\r\nInference-Header-Content-Length: 6\r\nContent-Length: 12\r\n\r\n"
+)
 
 
 def answer_http(server: socket.socket, refused: int = 0) -> None:
     """One empty answer for each request of 4 bytes, to any number of clients; each client's first
-    ``refused`` are refused, the head before the body."""
+    ``refused`` are refused, the head before both parts of the body."""
 
     def serve(connection: socket.socket) -> None:
         with connection:
@@ -65,9 +67,9 @@ def answer_http(server: socket.socket, refused: int = 0) -> None:
                 if not connection.recv(4):
                     return
                 connection.sendall(REFUSAL if number < refused else ANSWER)
-                if number < refused:
+                for part in (b"all to", b"o busy") if number < refused else ():
                     time.sleep(0.1)
-                    connection.sendall(b"all too busy")
+                    connection.sendall(part)
 
     while True:
         try:
