@@ -16,9 +16,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from brisk.segments.model import sources
 from brisk.segments.model.sources import BareModel
-from brisk.segments.onnxruntime import OrtSession, onnxruntime, running
+from brisk.segments.onnxruntime import OrtSession, onnxruntime
 from brisk.segments.prepared import form as prepared
 from brisk.segments.prepared import manifest
 from brisk.segments.prepared.form import PreparedModel
@@ -125,28 +124,6 @@ def test_copies_of_a_model_run_in_one_session_for_as_long_as_one_of_them_needs_i
     opened.clear()
     gc.collect()
     assert seen() is None
-
-
-def test_copies_of_a_model_without_a_prepared_form_share_their_warm_sessions(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    copy = tmp_path / "another.onnx"
-    shutil.copyfile(model, copy)
-    first, second = BareModel(model, THREADS), BareModel(copy, THREADS)
-    assert first.open_warm(0) is not first.open_warm(1)
-    opened = first.open_warm(0)
-    assert second.open_warm(0) is opened
-    assert first.open(0) is not second.open(0), "each computes on its own file"
-    monkeypatch.setattr(sources, "MOST_DIGESTED_BYTES", 0)
-    assert second.open_warm(0) is not opened
-
-
-def test_a_session_of_a_file_that_was_written_to_meanwhile_is_not_shared(model: Path) -> None:
-    source = BareModel(model, THREADS)
-    keys = iter([("before",), ("behind",)])
-    source._key = lambda _: next(keys)  # type: ignore[method-assign]
-    source.open_warm(0)
-    assert running(("before",)) is None
 
 
 def test_models_of_other_weights_share_no_session_of_their_own(

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeAlias
 
 from onnx import GraphProto, ModelProto, ValueInfoProto
 
@@ -40,26 +38,16 @@ from brisk.segments.model.opening import (
 )
 from brisk.segments.model.row_tables import row_tables
 from brisk.segments.model.structure import Structure, structure_of
-from brisk.segments.onnxruntime import OrtSession, running, shared
+from brisk.segments.onnxruntime import OrtSession
 from brisk.segments.sharing import open_structure, with_weights
 from brisk.segments.source import FileBytes, RowTable, SegmentPlan, Source
 from brisk.tuning import SessionTuning
-
-MOST_DIGESTED_BYTES = 16 << 20
-"""The most bytes of a segment's weights with which its warm session is shared with equal segments:
-a digest of these takes 16 ms. Larger ones are shared when their prepared form, which keeps one,
-takes over.
-"""
-
 
 OPTIMISED_AT_ONCE_NODES, OPTIMISED_AT_ONCE_BYTES = 64, 1 << 19
 """The most nodes and bytes of weights of a segment that starts with its warm session: making that
 takes less time than the first run loses without it. Networks of few nodes on large images took 1.4
 times ONNX Runtime's own start without it, and 0.8 times with it.
 """
-
-Key: TypeAlias = "tuple[object, ...]"
-"""All that a warm session is made from, so that equal ones are shared."""
 
 
 class BareModel(Source):
@@ -106,9 +94,8 @@ class BareModel(Source):
         self._tuning = tuning
         self._provider = provider
         self._opened: dict[int, OrtSession] = {}
-        self._warm: dict[int, tuple[OrtSession, Key | None]] = {}
-        """The sessions that are warm from the start, until they are shared, and their keys, by
-        segment."""
+        self._warm: set[int] = set()
+        """The segments whose sessions are warm from the start."""
         self._ahead: dict[int, tuple[Structure, OrtSession]] = {}
         """A segment's graph with weights as inputs, and a session made of it ahead, by segment."""
         self._deferred: dict[int, Callable[[], None]] = {}
@@ -200,41 +187,7 @@ class BareModel(Source):
         return None
 
     def open_warm(self, index: int) -> OrtSession | None:
-        first = self._warm.pop(index, None)
-        if first is not None:
-            session, key = first
-            shared_one = session if key is None else shared(key, lambda: session)
-            return None if shared_one is session else shared_one
-        key = self._key(index)
-        if key is not None and (running_one := running(key)) is not None:
-            return running_one
-        warm = self._open(index, [Form.OPTIMISED])[0]
-        key = self._key_of_both(key, index)
-        return warm if key is None else shared(key, lambda: warm)
-
-    def _key_of_both(self, before: Key | None, index: int) -> Key | None:
-        """Return ``before``, the key of a session that was made since; None: it has none, or the
-        file was written to meanwhile, so the session's content is unknown."""
-        return before if before is not None and before == self._key(index) else None
-
-    def _key(self, index: int) -> Key | None:
-        """Return all that the segment's warm session is made from; None: that is not digested if
-        weights are too large, the model is in another format, or operators are of a library."""
-        if self.file.unread is not None or self._tuning.operator_libraries:
-            return None
-        proto, weights = ModelProto(), self.file.weights
-        proto.CopyFrom(self.segments[index].proto)
-        in_place = [tensor for tensor in proto.graph.initializer if tensor.name in weights]
-        sizes = [weights[tensor.name].data.nbytes for tensor in in_place]
-        if sum(sizes) > MOST_DIGESTED_BYTES:
-            return None
-        digest = hashlib.blake2b(digest_size=16)
-        for tensor in in_place:
-            tensor.ClearField("external_data")  # files of other names may hold the same
-            digest.update(weights[tensor.name].data.data)
-        digest.update(proto.SerializeToString(deterministic=True))
-        is_alone = len(self.segments) == 1
-        return digest.digest(), self._threads, self._tuning, repr(self._provider), is_alone
+        return None if index in self._warm else self._open(index, [Form.OPTIMISED])[0]
 
     def close(self) -> None:
         """Release the mapped file, of whose weights warm sessions have copies."""
@@ -244,7 +197,6 @@ class BareModel(Source):
 
     def _open_first(self, index: int) -> OrtSession:
         first = self._first_form(self.segments[index])
-        before = self._key(index) if first is Form.OPTIMISED else None
         # some operators can be computed only as optimizing rewrites them
         forms = list(dict.fromkeys((first, Form.OPTIMISED)))
         if (wait := self._deferred.get(index)) is not None:
@@ -254,7 +206,7 @@ class BareModel(Source):
                 wait()  # so does every further opening: this one may fail, or another overtake it
         session, form = self._open(index, forms)
         if form is Form.OPTIMISED:
-            self._warm[index] = session, self._key_of_both(before, index)
+            self._warm.add(index)
         return session
 
     def _first_form(self, segment: Segment) -> Form:
