@@ -116,13 +116,18 @@ def test_what_is_no_constant_of_a_weight_stays_a_node(
     assert not proto.graph.initializer
 
 
-@pytest.mark.parametrize(("layers", "width", "is_warm"), [(1, 128, True), (12, 512, False)])
+@pytest.mark.parametrize("is_here", [False, True])
+@pytest.mark.parametrize(
+    ("layers", "width", "most"), [(1, 128, 0), (12, 512, 1 << 19), (1, 2304, 16 << 20)]
+)
 def test_an_awaited_model_of_few_weights_starts_with_its_warm_sessions(
-    tmp_path: Path, layers: int, width: int, is_warm: bool
+    tmp_path: Path, layers: int, width: int, most: int, is_here: bool
 ) -> None:
     path = chain(tmp_path / "model.onnx", layers, width)
-    rows = ROWS[:, :width]
-    source = BareModel(path, 2, is_awaited=True)
+    rows = np.resize(ROWS, (4, width))
+    assert path.stat().st_size > most, "of what is to be found out"
+    is_warm = most < 16 << 20 if is_here else not most
+    source = BareModel(path, 2, is_awaited=True, is_here=is_here)
     source.check()
     starting = start_segments(source)
     first = run_serially(starting.program, {"x": rows})["y"]

@@ -43,11 +43,15 @@ from brisk.segments.sharing import open_structure, with_weights
 from brisk.segments.source import FileBytes, RowTable, SegmentPlan, Source
 from brisk.tuning import SessionTuning
 
-OPTIMISED_AT_ONCE_NODES, OPTIMISED_AT_ONCE_BYTES = 64, 1 << 19
-"""The most nodes and bytes of weights of a segment that starts with its warm session: making that
-takes less time than the first run loses without it. Networks of few nodes on large images took 1.4
-times ONNX Runtime's own start without it, and 0.8 times with it.
+MOST_AT_ONCE = 512, 16 << 20
+"""The most nodes and bytes of weights of a segment that starts with its warm session. Making that
+takes some 10 to 30 ms longer; the first runs are faster, and none is held up by an exchange of
+sessions. Larger weights take longer to be laid out than a first answer may wait.
 """
+
+MOST_AT_ONCE_ARRIVING = 64, 1 << 19
+"""The same while a model's bytes may still be on their way: an optimised session is made when the
+last of them is here, one of the graph as it is before them."""
 
 
 class BareModel(Source):
@@ -66,6 +70,7 @@ class BareModel(Source):
         longest_ns: float | None = None,
         provider: Provider = CPU,
         is_awaited: bool = False,
+        is_here: bool = False,
         keeps_graph: bool = False,
         file: ModelFile | None = None,
     ) -> None:
@@ -75,9 +80,10 @@ class BareModel(Source):
         of all its sessions. ``takes_optional``: whether requests may give inputs that have a
         default; else those are constants, which are folded and fused as others are. ``longest_ns``
         as in ``cut_points``. ``provider``: ONNX Runtime's; the processor computes what it does not
-        support. ``is_awaited``: a request waits, so segments start with warm sessions if that is
-        sooner. ``keeps_graph``: no segment does, whatever that changes: a worker has crashed in
-        one. ``file``: the model's, if it has been read already.
+        support. ``is_awaited``: a request waits, so segments start with warm sessions if that
+        costs a first answer little. ``is_here``: all bytes of its files are. ``keeps_graph``: no
+        segment does, whatever that changes: a worker has crashed in one. ``file``: the model's, if
+        it has been read already.
 
         Raises InvalidModelError if the file is no model that can be read.
         """
@@ -101,6 +107,7 @@ class BareModel(Source):
         self._deferred: dict[int, Callable[[], None]] = {}
         """The functions that wait for a segment's tables, by segment."""
         self._is_awaited = is_awaited
+        self._most_at_once = MOST_AT_ONCE if is_here else MOST_AT_ONCE_ARRIVING
         self._keeps_graph = keeps_graph
         if keeps_graph:
             self.remark = "not optimised as it starts, since workers have died of that"
@@ -210,7 +217,7 @@ class BareModel(Source):
         return session
 
     def _first_form(self, segment: Segment) -> Form:
-        """Return the form that answers soonest (NNV12, 3.1)."""
+        """Return the form whose answers come soonest, not the first alone (NNV12, 3.1)."""
         graph, weights = segment.proto.graph, self.file.weights
         if self._keeps_graph:
             return Form.IN_PLACE
@@ -224,11 +231,13 @@ class BareModel(Source):
             return Form.IN_PLACE
         held = [weights[each.name] for each in graph.initializer if each.name in weights]
         bytes_held = sum(each.data.nbytes for each in held)
+        most_nodes, most_bytes = self._most_at_once
+        if len(graph.node) > most_nodes or bytes_held > most_bytes:
+            return Form.IN_PLACE
         operators = {node.op_type for node in graph.node}
-        most = OPTIMISED_AT_ONCE_BYTES if len(graph.node) <= OPTIMISED_AT_ONCE_NODES else -1
         if not operators.isdisjoint(WITH_BODIES):
-            most = -1  # its bodies have nodes and weights that are not counted here
-        return Form.OPTIMISED if bytes_held <= most else Form.IN_PLACE
+            return Form.IN_PLACE  # its bodies have nodes and weights that are not counted here
+        return Form.OPTIMISED
 
     def _open(self, index: int, forms: Sequence[Form]) -> tuple[OrtSession, Form]:
         return open_segment(
@@ -267,6 +276,7 @@ def checked_model(
             tuning,
             file=file,
             is_awaited=is_awaited,
+            is_here=True,
             keeps_graph=keeps_graph,
         )
     except BriskError:
