@@ -172,6 +172,20 @@ def test_options_of_an_entry_are_those_of_its_session(
     )
 
 
+def test_what_takes_more_than_the_limit_is_refused_and_others_go_on(
+    opened: Callable[..., Model],
+    convolution: Path,
+    products: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("BRISK_GPU_MEMORY", "256")
+    small, x = opened(convolution), random_like(1, 3, 16, 16)
+    expected = small.ask(x)
+    with pytest.raises(BriskError, match="BRISK_GPU_MEMORY allows 256 MiB"):
+        opened(products)
+    np.testing.assert_array_equal(small.ask(x), expected)
+
+
 def test_a_request_that_does_not_fit_harms_no_other(
     opened: Callable[..., Model], convolution: Path
 ) -> None:

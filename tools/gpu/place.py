@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from brisk.fork_server.build import workspace_library
+from brisk.fork_server.build import WORKSPACE, gpu_library
 from brisk.gpu.driver import LIBRARY, Context, DeviceMemory, Driver, Event, Module, Stream
 from brisk.gpu.graphs import Executable, Graph, capturing
 from brisk.gpu.libraries import give_workspaces, load_libraries
@@ -120,7 +120,7 @@ def import_onnxruntime() -> Any:
     """
     loaded = load_libraries()
     if loaded and os.environ.get("BRISK_PROBE_WORKSPACE", "1"):
-        give_workspaces(workspace_library(), loaded)
+        give_workspaces(gpu_library(WORKSPACE), loaded)
     import onnxruntime
 
     return onnxruntime

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from brisk.fork_server.build import workspace_library
+from brisk.fork_server.build import WORKSPACE, gpu_library
 
 BLAS = """
 #include <stddef.h>
@@ -93,7 +93,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_each_handle_has_memory_of_its_own(folder: Path) -> None:
     child = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(folder), str(workspace_library())],
+        [sys.executable, "-c", PROGRAM, str(folder), str(gpu_library(WORKSPACE))],
         capture_output=True,
         text=True,
         timeout=60,

@@ -29,6 +29,7 @@ def test_nothing_said_means_all_usable_cores_and_ten_seconds(
     assert (settings.threads, settings.idle_exit_s) == (len(os.sched_getaffinity(0)), 10.0)
     assert (settings.policy.name, settings.limits) == ("preemptive", Limits(0.0, 0.05))
     assert (settings.outstanding_launches, settings.max_waiting) == (2, 4096)
+    assert settings.gpu_bytes == 0
     half = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2
     assert settings.background_bytes == pytest.approx(half, rel=0.01)
     assert settings.artefacts is ArtefactUse.BUILD
@@ -43,6 +44,7 @@ def test_what_is_said_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BRISK_BESTEFFORT_SHARE", "0.1")
     monkeypatch.setenv("BRISK_NORMAL_SHARE", "0.02")
     monkeypatch.setenv("BRISK_OUTSTANDING_LAYERS", "5")
+    monkeypatch.setenv("BRISK_GPU_MEMORY", "2048")
     monkeypatch.setenv("BRISK_MAX_WAITING", "7")
     monkeypatch.setenv("BRISK_BACKGROUND_MIB", "100")
     monkeypatch.setenv("BRISK_ARTEFACTS", "use")
@@ -60,6 +62,7 @@ def test_what_is_said_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
         POLICIES["deadline"],
         limits,
         5,
+        2048 * MIB,
         7,
         100 * MIB,
         ArtefactUse.USE,

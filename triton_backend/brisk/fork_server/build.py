@@ -1,5 +1,5 @@
 """Compiles the launcher of stubs, the library that makes a stub a fork server, the one that
-tritonserver loads, and the one that the runtime of a GPU loads.
+tritonserver loads, and those that the runtime of a GPU loads.
 
 ``python -m brisk.fork_server.build DIRECTORY`` puts all of them into DIRECTORY, for machines
 without a compiler: ``share/brisk`` of their Python's prefix, for example.
@@ -26,6 +26,9 @@ LAUNCHER = STUB
 WORKSPACE = "brisk_workspace.so"
 """The library that the runtime of a GPU loads (``brisk.gpu.libraries``)."""
 
+GPU_MEMORY = "brisk_gpu_memory.so"
+"""The library that it loads if it has a limit of memory (``brisk.gpu.memory_limit``)."""
+
 _SOURCES = Path(__file__).resolve().parent / "source"
 _COMMON = ("-std=c++17", "-O2")
 _MADE_OF = {
@@ -33,6 +36,7 @@ _MADE_OF = {
     PRELOAD: ("preload.cpp", ("-fPIC", "-shared", "-ldl")),
     SERVER_PRELOAD: ("server.cpp", ("-fPIC", "-shared", "-fvisibility-inlines-hidden", "-ldl")),
     WORKSPACE: ("workspace.cpp", ("-fPIC", "-shared", "-ldl")),
+    GPU_MEMORY: ("gpu_memory.cpp", ("-fPIC", "-shared", "-ldl")),
 }
 """The source and options of each file. A program that is linked statically runs with any C
 library, not only that of the compiling machine."""
@@ -67,12 +71,15 @@ def place_launchers(backends: Sequence[Path]) -> bool:
     return True
 
 
-def workspace_library() -> Path:
-    """Return the path of ``WORKSPACE``; compile it if needed. Raises CompilerError or OSError."""
-    built = _ahead(WORKSPACE)
+def gpu_library(name: str) -> Path:
+    """Return the path of ``WORKSPACE`` or ``GPU_MEMORY``; compile it if needed.
+
+    Raises CompilerError or OSError.
+    """
+    built = _ahead(name)
     if not built.is_file():
-        _compiled_together((WORKSPACE,))
-        built = _cached(WORKSPACE, _compiler())
+        _compiled_together((name,))
+        built = _cached(name, _compiler())
     _read(built)
     return built
 

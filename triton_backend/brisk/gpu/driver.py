@@ -20,7 +20,7 @@ from brisk.errors import InternalError, UnavailableError
 
 LIBRARY = "libcuda.so.1"
 
-NOT_READY = 600
+OUT_OF_MEMORY, NOT_READY = 2, 600
 
 _STICKY = frozenset({214, 220, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721})
 """Errors after which each further call of the process fails: of the memory, of a kernel that read

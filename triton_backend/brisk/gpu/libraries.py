@@ -52,14 +52,14 @@ def give_workspaces(library: Path, loaded: list[str]) -> None:
     matrices runs whole or not at all, since its graph allocates memory (``Graph.can_be_cut``).
     Precondition: ONNX Runtime has not loaded its provider. Raises OSError if it cannot be loaded.
     """
-    names = [_name(loaded, start) for start in ("libcublas.so", "libcudart.so")]
+    names = [name_of(loaded, start) for start in ("libcublas.so", "libcudart.so")]
     shim = ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)
     shim.brisk_workspace.argtypes = ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t
     shim.brisk_workspace.restype = None
     shim.brisk_workspace(*names, WORKSPACE_BYTES)
 
 
-def _name(loaded: list[str], start: str) -> bytes:
+def name_of(loaded: list[str], start: str) -> bytes:
     """Return the loaded library's name that begins with ``start``, else version 13, the newest
     that ONNX Runtime is built for."""
     default = f"{start}.13"

@@ -13,6 +13,7 @@ from brisk.errors import BriskError
 from brisk.gpu.capture import Capture, NotCapturedError
 from brisk.gpu.device import Device
 from brisk.gpu.driver import Event, Stream
+from brisk.gpu.memory_limit import naming_the_limit
 
 MOST_CAPTURED = 16
 """The most shapes of inputs whose captured runs are kept, if they share a session."""
@@ -173,7 +174,8 @@ class CapturedNetwork:
         if self._plain is None:
             is_taken = self._first in self._instances.values()
             self._plain = self._opened_another() if is_taken else self._first
-        return self._plain.run(inputs, requested)
+        with naming_the_limit():
+            return self._plain.run(inputs, requested)
 
     def _opened_another(self) -> Instance:
         """Return another instance.

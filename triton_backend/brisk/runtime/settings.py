@@ -65,6 +65,8 @@ class Settings:
     limits: Limits
     outstanding_launches: int
     """The launches, except those of real-time runs, that may be on a GPU at once."""
+    gpu_bytes: int
+    """The memory of a GPU that models may take; 0: no limit."""
     max_waiting: int
     """The number of requests, of all models together, that may wait in a worker."""
     background_bytes: int
@@ -103,6 +105,7 @@ def read_settings(environment: Mapping[str, str] = os.environ) -> Settings:
             normal_share=read.between("BRISK_NORMAL_SHARE", NORMAL_SHARE, 0.0, 0.5),
         ),
         outstanding_launches=read.whole("BRISK_OUTSTANDING_LAYERS", 2),
+        gpu_bytes=int(read.between("BRISK_GPU_MEMORY", 0.0, 0.0, LARGEST) * MIB),
         max_waiting=read.whole("BRISK_MAX_WAITING", DEFAULT_BOUND),
         background_bytes=int(
             read.positive("BRISK_BACKGROUND_MIB", _half_of_the_memory_mib()) * MIB

@@ -57,7 +57,9 @@ def run_worker(
         controller = Foreground(gate, policy, limits, profiles)
     transport = Connections(listeners)
     try:
-        queues = open_queues(device, settings.outstanding_launches)
+        queues = open_queues(
+            device, settings.outstanding_launches, is_limited=settings.gpu_bytes > 0
+        )
     except (InvalidConfigurationError, UnavailableError) as error:
         _refuse_all(transport, error, settings.idle_exit_s)
         return

@@ -114,17 +114,20 @@ class LaunchQueue:
         return len(self._outstanding)
 
 
-def open_queues(device: str, capacity: int) -> Mapping[JobClass, LaunchQueue]:
+def open_queues(
+    device: str, capacity: int, *, is_limited: bool = False
+) -> Mapping[JobClass, LaunchQueue]:
     """Return the queues that the work of each class is issued to, on ``cpu`` or ``cuda:<n>``.
 
-    ``capacity``: launches, except those of real-time runs, that may be on a GPU. Raises
-    UnavailableError if ONNX Runtime has no provider for it or there is no driver, and
-    InvalidConfigurationError if there is no such device.
+    ``capacity``: launches, except those of real-time runs, that may be on a GPU. ``is_limited``:
+    its memory must have a limit. Raises UnavailableError if it has none, if ONNX Runtime has no
+    provider for the device or there is no driver, and InvalidConfigurationError if there is no
+    such device.
     """
     if device == "cpu":
         return dict.fromkeys(JobClass, LaunchQueue())
     global _device
-    _device = _opened(device)
+    _device = _opened(device, is_limited=is_limited)
     return {
         job_class: LaunchQueue(_device, urgency, None if urgency == 0 else capacity)
         for urgency, job_class in enumerate(
@@ -133,9 +136,10 @@ def open_queues(device: str, capacity: int) -> Mapping[JobClass, LaunchQueue]:
     }
 
 
-def _opened(device: str) -> Device:
+def _opened(device: str, *, is_limited: bool) -> Device:
     from brisk.gpu.device import Device
     from brisk.gpu.driver import Context, Driver
+    from brisk.gpu.memory_limit import NAME, LimitedContext, memory_limit
     from brisk.segments.onnxruntime import onnxruntime
 
     if PROVIDER not in onnxruntime().get_available_providers():
@@ -145,6 +149,12 @@ def _opened(device: str) -> Device:
             "(pip uninstall onnxruntime, then pip install onnxruntime-gpu), or ask for "
             "KIND_CPU in the instance group"
         )
+    limit = memory_limit()
+    if is_limited and limit is None:
+        raise UnavailableError(
+            f"{NAME} is set, but the library that would keep the limit cannot be loaded: the "
+            "runtime's log has the reason"
+        )
     driver = Driver()
     kind, _, ordinal = device.partition(":")
     if kind != "cuda" or not ordinal.isdigit() or int(ordinal) >= driver.devices:
@@ -152,4 +162,6 @@ def _opened(device: str) -> Device:
             f"device '{device}' is not here: the driver sees {driver.devices} CUDA devices; ask "
             "for KIND_CPU in the instance group, or let the container see the device"
         )
+    if limit is not None:
+        return Device(LimitedContext(driver, int(ordinal), limit))
     return Device(Context(driver, int(ordinal)))

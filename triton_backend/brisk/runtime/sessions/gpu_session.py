@@ -13,6 +13,7 @@ from brisk.artefacts.content import note_digests
 from brisk.errors import InvalidModelError
 from brisk.gpu.device import Device
 from brisk.gpu.driver import CudaError, Stream
+from brisk.gpu.memory_limit import naming_the_limit
 from brisk.gpu.network import CapturedNetwork, CapturedRun, Instance
 from brisk.ownership import make_private
 from brisk.runtime.log import LOGGER
@@ -161,7 +162,8 @@ def _open(path: Path, tuning: SessionTuning, *, loaded: BareModel | None = None)
             )
             if first is not None and not first.is_of(path, source.made_of):
                 raise InvalidModelError(f"{path} has changed since it was loaded")
-            program = open_warm_program(source)
+            with naming_the_limit():
+                program = open_warm_program(source)
             source.check_not_written()
         (segment,) = program.segments
         run = partial(run_serially, program)
