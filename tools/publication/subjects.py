@@ -143,10 +143,7 @@ PAGES = (
         "Throughput of small models",
         "Answers a second of a server, and what each costs it, beside Triton's Python backend "
         "with ONNX Runtime in `model.py`, sides in turns.",
-        (
-            Part("throughput-*", "{}", _THROUGHPUT, "batching"),
-            Part("throughput", "several models, an earlier run", _THROUGHPUT, "model"),
-        ),
+        (Part("throughput-*", "{}", _THROUGHPUT, "batching"),),
     ),
     Page(
         "soak",
