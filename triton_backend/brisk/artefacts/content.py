@@ -4,7 +4,9 @@ An artefact is found by digests, not by the model's path: a copy, a version that
 folder that Triton has filled from a cloud repository find what was made of the same bytes. The
 digests are SHA-256, so that no author of a model can make one that is taken for another's. Reading
 100 MB to digest them takes 50 ms, so a stamp (size, times, inode, device) that was seen together
-with a digest vouches for it until the stamp changes.
+with a digest vouches for it until the stamp changes, unless its times are whole seconds: images
+and mounted buckets number their files anew at each mount, and files that came together share
+times.
 """
 
 from __future__ import annotations
@@ -253,6 +255,8 @@ def _digest(file: BinaryIO, environment: Mapping[str, str]) -> tuple[str, Stamp]
     stamp = stamp_of(os.fstat(file.fileno()))
     if (listed := _listed(file, environment)) is not None:
         return listed.digest, stamp
+    if store.has_whole_seconds(stamp):  # another file may have the same one
+        return digest_of_file(file.fileno(), stamp[0]), stamp
     note = _note_of(stamp, environment)
     known, ctimes = _read_digest(note, stamp)
     if stamp[_CTIME] in ctimes[-1:]:
