@@ -21,7 +21,11 @@ Sizes = Sequence["int | str | None"] | None
 
 
 def saved(
-    directory: Path, node: NodeProto, given: Sizes, made: Sizes, *weights: tuple[str, list[int]]
+    directory: Path,
+    node: NodeProto,
+    given: Sizes,
+    made: Sizes,
+    *weights: tuple[str, int | list[int]],
 ) -> Path:
     """A model of ``node``, from ``x`` to ``y``, float32; ``made`` None: ``y`` has no type."""
     x, y = (("x", TensorProto.FLOAT, given), ("y", TensorProto.FLOAT, made))
@@ -78,6 +82,20 @@ def test_a_mean_over_the_batch_is_not_batched_whatever_the_file_calls_its_size(
 @pytest.mark.parametrize("declared", [["n", "b"], ["o", "p"], [None, None]])
 def test_a_transposed_output_is_not_batched(tmp_path: Path, declared: Sizes) -> None:
     signature = model_signature(saved(tmp_path, TURN, ["b", "n"], declared))
+    assert signature.origins == {"y": ("input", "batch")}
+    assert complete(signature, {}).max_batch_size == 0
+
+
+def test_an_output_behind_a_sequence_that_the_file_declares_is_inferred(tmp_path: Path) -> None:
+    path = saved(tmp_path, TURN, ["b", "n"], ["o", "p"], ("place", 0))
+    model = onnx.load(path)
+    model.graph.node[0].output[0] = "turned"
+    model.graph.node.add(op_type="SequenceConstruct", input=["turned"], output=["all"])
+    model.graph.node.add(op_type="SequenceAt", input=["all", "place"], output=["y"])
+    declared = helper.make_tensor_sequence_value_info("all", TensorProto.FLOAT, ["o", "p"])
+    model.graph.value_info.append(declared)
+    onnx.save(model, path)
+    signature = model_signature(path)
     assert signature.origins == {"y": ("input", "batch")}
     assert complete(signature, {}).max_batch_size == 0
 

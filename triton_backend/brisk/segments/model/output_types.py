@@ -54,7 +54,10 @@ def output_types(model: ModelProto) -> dict[str, tuple[str | None, list[Size] | 
     needed = [info for info in graph.input if info.name not in constants]
     _name_sizes(needed)
     for info in graph.value_info:
-        info.type.tensor_type.ClearField("shape")
+        if info.type.HasField("tensor_type"):
+            info.type.tensor_type.ClearField("shape")
+        else:  # to clear a field of another kind's message would make a tensor of it
+            info.ClearField("type")
     names = [info.name for info in graph.output]
     del graph.output[:]
     graph.output.extend(ValueInfoProto(name=name) for name in names)
