@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -110,6 +112,28 @@ def test_a_failed_segment_raises_for_everybody_who_needs_it_and_spares_the_other
     assert (made[0], made[3]) == (0, 3)
     assert not made.is_whole
     assert list(made.current()) == [0, None, None, 3]
+
+
+def test_requests_of_a_failed_segment_leave_nothing_behind() -> None:
+    class Request:
+        pass
+
+    def load(index: int) -> Any:
+        raise InvalidModelError("segment zero is bad")
+
+    made, requests = SegmentTable(1, load), []
+    made.work("load-0")
+
+    def run() -> None:
+        request = Request()
+        requests.append(weakref.ref(request))
+        made[0]
+
+    for _ in range(3):
+        with pytest.raises(InvalidModelError, match="segment zero is bad"):
+            run()
+    gc.collect()
+    assert [each() for each in requests] == [None, None, None]
 
 
 def test_a_closed_table_begins_nothing_but_what_an_executor_needs() -> None:

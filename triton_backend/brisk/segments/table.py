@@ -94,7 +94,9 @@ class SegmentTable(Generic[Segment]):
                 elif clock_ns() > give_up_ns:
                     self._perform_here(index)
         if segment is None:
-            raise self._errors[index]
+            error = self._errors[index]
+            # another one each time: an error keeps the frames of all calls that have raised it
+            raise type(error)(str(error)) from error
         return segment
 
     def __iter__(self) -> Iterator[Segment]:
