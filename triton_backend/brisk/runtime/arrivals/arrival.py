@@ -216,8 +216,8 @@ class ModelArrival:
         while not self.copy.is_here(spans):
             if self._is_closed():
                 raise UnavailableError("the model was unloaded while it arrived")
-            if self.problem is not None:
-                raise self.problem
+            if (problem := self.problem) is not None:  # which may pass while this looks at it
+                raise UnavailableError(str(problem))
             self._rest()
 
     def when_whole(self, tell: _Tell) -> None:

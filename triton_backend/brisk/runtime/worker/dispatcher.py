@@ -171,8 +171,8 @@ class Dispatcher:
             may_begin = False
         if may_begin:
             self.requests.admit(binding, record)
-        elif arrival.problem is not None:
-            self.requests.turn_away(binding, record, arrival.problem)
+        elif (problem := arrival.problem) is not None:
+            self.requests.turn_away(binding, record, problem)
         else:
             return False
         return True
