@@ -250,6 +250,24 @@ def test_what_follows_from_weights_alone_crosses_no_border(tmp_path: Path) -> No
     assert [(span.start, span.stop) for span in spans] == [(0, 3), (3, 4)]
 
 
+@pytest.mark.parametrize(("kind", "ends"), [(TensorProto.INT8, [2, 3]), (TensorProto.INT4, [3])])
+def test_what_has_several_elements_in_a_byte_crosses_no_border(kind: int, ends: list[int]) -> None:
+    """No array shows it, so no form could be compared, nor some rows go on alone."""
+    nodes = [
+        helper.make_node("Exp", ["x"], ["a"]),
+        helper.make_node("QuantizeLinear", ["a", "scale", "zero"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["y"]),
+    ]
+    constants = [
+        helper.make_tensor("scale", TensorProto.FLOAT, [], [0.5]),
+        helper.make_tensor("zero", kind, [], [0]),
+    ]
+    graph = helper.make_graph(nodes, "q", [info("x", "n", 4)], [info("y", "n", 4)], constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)])
+    spans, _ = cut_points(model, 1 << 30, longest_ns=0)
+    assert [span.stop for span in spans] == ends
+
+
 def test_rows_of_two_numbers_are_not_said_to_be_equal(tmp_path: Path) -> None:
     """ONNX Runtime would leave out the broadcast."""
     shape = (CHANNELS, SIDE, SIDE)

@@ -16,6 +16,7 @@ from itertools import accumulate, pairwise
 import onnx
 from onnx import GraphProto, ModelProto, TensorProto, TypeProto
 
+from brisk.graph.files.element_types import PACKED
 from brisk.segments.model.graph_names import (
     NodeNames,
     calls_of,
@@ -336,9 +337,10 @@ def _last_plain_uses(names: NodeNames) -> dict[str, int]:
     }
 
 
-_ROUNDED = frozenset({TensorProto.UNDEFINED, TensorProto.FLOAT16, TensorProto.BFLOAT16})
+_STAYS_INSIDE = PACKED | {TensorProto.UNDEFINED, TensorProto.FLOAT16, TensorProto.BFLOAT16}
 """Types of tensors that cross no boundary: a CPU computes half precision in float32, and a
-boundary would round, and overflow, where one session does not.
+boundary would round, and overflow, where one session does not. Where a byte holds several elements
+there is no array, by which answers are compared and some rows go on alone.
 """
 
 
@@ -346,7 +348,7 @@ def _may_cross(kind: TypeProto | None) -> bool:
     return (
         kind is not None
         and kind.HasField("tensor_type")
-        and kind.tensor_type.elem_type not in _ROUNDED
+        and kind.tensor_type.elem_type not in _STAYS_INSIDE
     )
 
 
