@@ -6,6 +6,7 @@ import os
 import resource
 import subprocess
 import sys
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from brisk.artefacts.content import find_folder, writable_folder
 from brisk.errors import ArtefactError, InvalidModelError, UnavailableError
 from brisk.segments.frame import run_serially
 from brisk.segments.prepared import preparation, saving
-from brisk.segments.prepared.form import PreparedModel, find_prepared
+from brisk.segments.prepared.form import PreparedModel, find_prepared, open_saved
 from brisk.segments.prepared.preparation import prepare
 from brisk.segments.starting import open_warm_program
 from support.models.segment_models import chain
@@ -89,6 +90,27 @@ def test_an_interrupted_preparation_leaves_nothing(
     with pytest.raises(KeyboardInterrupt):
         prepare(model, THREADS)
     assert find_folder(model) is None
+
+
+def test_the_session_that_was_saved_is_gone_before_one_with_packed_weights_is_made(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has a copy of all weights."""
+    saved: list[weakref.ref[Any]] = []
+
+    def save(*arguments: Any) -> Any:
+        optimised, session = saving.save_optimised(*arguments)
+        saved.append(weakref.ref(session))
+        return optimised, session
+
+    def open_one(*arguments: Any, packs: bool, **options: Any) -> Any:
+        assert not packs or saved[-1]() is None
+        return open_saved(*arguments, packs=packs, **options)
+
+    monkeypatch.setattr(preparation, "save_optimised", save)
+    monkeypatch.setattr(preparation, "open_saved", open_one)
+    prepare(model, THREADS)
+    assert len(saved) > 1
 
 
 def test_what_a_killed_builder_left_is_removed_by_the_next(model: Path) -> None:

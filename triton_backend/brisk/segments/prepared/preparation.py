@@ -263,10 +263,8 @@ class _Making:
         with tempfile.TemporaryDirectory(  # of mode 0700
             prefix=room.DRAFT, dir=self._directory, ignore_cleanup_errors=True
         ) as folder:
-            saved, session = save_optimised(segment, file, self._threads, Path(folder))
-            tried = self._try(index, saved, session)
+            saved, tried = self._tried(index, Path(folder))
             gain, pattern_gain = tried.gains or (None, None)
-            del session
             recipes = None
             if tried.shared is not None and not self._taps:
                 structure = tried.shared.structure
@@ -328,9 +326,12 @@ class _Making:
             blob = self._known[digest] = draft.add(weight.data)
         return [weight.name, weight.kind, list(weight.shape), blob]
 
-    def _try(self, index: int, saved: OptimisedSegment, session: Any) -> _Tried:
-        """Try a saved segment. Raises InvalidModelError if it does not answer as ``session``."""
-        spec, trial = self.source.plan.segments[index], self._trial
+    def _tried(self, index: int, folder: Path) -> tuple[OptimisedSegment, _Tried]:
+        """Save a segment in ``folder`` and try it. Raises like ``save_optimised``, and
+        InvalidModelError if it does not answer as the session that was saved."""
+        segment, trial = self.source.segments[index], self._trial
+        saved, session = save_optimised(segment, self.source.file, self._threads, folder)
+        spec = self.source.plan.segments[index]
         label = f"{self.model}: segment {index} ({spec.words})"
         started_s = time.perf_counter()
         try:
@@ -343,10 +344,10 @@ class _Making:
         outputs = trial.run(spec, session) if index else trial.run_first(spec, session)
         if outputs is None:
             trial.values = None
-            return _Tried(saved.needs_packing, None)
+            return saved, _Tried(saved.needs_packing, None)
         again = trial.run(spec, session)
         check_alike(label, outputs, again, trial.run(spec, plain.session))
-        del again, session
+        del again, session  # it holds all weights, as the next one will
         arguments = saved.proto, saved.weights, self._threads
         packed = open_saved(*arguments, packs=True)
         packed_outputs = trial.run(spec, packed.session)
@@ -361,7 +362,8 @@ class _Making:
         if served is not None:
             trial.go_on(spec, served)
         batch_gain = self._batch_gain(spec, plain.session, packed.session)
-        return _Tried(needs_packing, measured_gains, batch_gain, None if needs_packing else shared)
+        shared = None if needs_packing else shared
+        return saved, _Tried(needs_packing, measured_gains, batch_gain, shared)
 
     def _batch_gain(self, spec: SegmentSpec, plain: Any, packed: Any) -> float | None:
         """Return the gain by packing for a batch of several rows; None: the model takes none."""
