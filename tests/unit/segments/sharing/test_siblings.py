@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 
 from brisk.artefacts import skeletons, store
 from brisk.cli.views.segments import segments_text
@@ -19,7 +19,7 @@ from brisk.errors import ArtefactError, InvalidModelError
 from brisk.runtime.sessions.segment_session import SegmentSession, load_segment_session
 from brisk.segments.frame import run_serially
 from brisk.segments.model.model_file import read_model_file
-from brisk.segments.prepared import preparation, siblings
+from brisk.segments.prepared import preparation, recipes, siblings
 from brisk.segments.prepared.form import PreparedModel
 from brisk.segments.prepared.preparation import prepare
 from brisk.segments.prepared.recipes import Fold, Recipe, follow
@@ -246,6 +246,26 @@ def test_a_model_whose_weights_are_all_laid_out_anew_starts_from_its_own_file(
     monkeypatch.setattr(preparation, "MOST_MADE_BYTES", 1000)
     prepare(network(tmp_path / "first.onnx", 1), 1)
     assert load(network(tmp_path / "next.onnx", 2)).origin == "model"
+
+
+@pytest.mark.parametrize(("most", "origin"), [(20_000, "sibling"), (10_000, "model")])
+def test_weights_of_every_type_count_where_all_are_copied_to_be_optimised_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, origin: str
+) -> None:
+    """8192 bytes of a table of integers, and 4224 of floats."""
+    monkeypatch.setattr(recipes, "MOST_BYTES", most)
+    nodes = [
+        helper.make_node("Gather", ["table", "x"], ["rows"]),
+        helper.make_node("Cast", ["rows"], ["floats"], to=TensorProto.FLOAT),
+        helper.make_node("MatMul", ["floats", "w"], ["y"]),
+    ]
+    table = np.arange(2048, dtype=np.int32).reshape(64, 32)
+    for name in ("first", "next"):
+        w = np.random.default_rng(len(name)).standard_normal((32, 33)).astype("f4")
+        ends = [info("x", "n", kind=TensorProto.INT64)], [info("y", "n", 33)]
+        save(tmp_path / f"{name}.onnx", nodes, *ends, {"table": table, "w": w})
+    prepare(tmp_path / "first.onnx", 1)
+    assert load(tmp_path / "next.onnx").origin == origin
 
 
 def test_a_form_of_slower_structures_starts_no_other_model(

@@ -182,8 +182,11 @@ def find_recipes(
     if segment.proto.functions or has_bodies(graph) or not is_in_order(graph):
         return None
     floats = floats_of(graph, file)
-    size_bytes = sum(each.nbytes for each in floats.values())
-    if size_bytes > MOST_BYTES or _are_computed_with(graph, floats):
+    sizes = {name: each.nbytes for name, each in floats.items()}
+    for tensor in graph.initializer:
+        if tensor.name in file.weights:
+            sizes[tensor.name] = file.weights[tensor.name].data.nbytes
+    if sum(sizes.values()) > MOST_BYTES or _are_computed_with(graph, floats):
         return None
     variances = _variances(graph, floats)
     changed = {
