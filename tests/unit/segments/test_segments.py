@@ -172,6 +172,13 @@ def test_a_file_that_is_cut_off_is_refused(tmp_path: Path, kept: int) -> None:
         source_of(path).check()
 
 
+def test_a_model_that_was_read_needs_its_file_s_name_no_more(tmp_path: Path) -> None:
+    path = chain(tmp_path / "model.onnx")
+    file, expected = read_model_file(path), source_of(path).plan
+    path.unlink()
+    assert BareModel(path, 2, file=file).plan == expected
+
+
 def test_constant_nodes_are_in_every_segment_that_reads_them(tmp_path: Path) -> None:
     constant = numpy_helper.from_array(np.full(512, 0.5, np.float32))
     nodes = [

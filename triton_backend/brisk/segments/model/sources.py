@@ -116,7 +116,7 @@ class BareModel(Source):
                 "; its quantised parts answer otherwise than in ONNX Runtime until it is"
             )
         self.wants_artefact = file.unread is None  # else it is optimised already
-        size = path.stat().st_size
+        size = self.own_stamp[0]  # of what was read: there may be another file by now
         self.weight_bytes = sum(data.nbytes for data in file.files.values()) or size
         self.segments, self.plan = _cut(file, size, longest_ns, taps, optional)
 
