@@ -88,6 +88,18 @@ def test_weights_stand_in_the_order_of_segments_each_byte_once(
     assert covered == model.stat().st_size
 
 
+def test_weights_that_an_old_file_lists_as_inputs_are_streamed_too(
+    tmp_path: Path, short_segments: None
+) -> None:
+    path = chain(tmp_path / "model.onnx", layers=6, width=64)
+    model = onnx.load(path)
+    model.ir_version = 3
+    model.graph.input.extend(info(each.name, *each.dims) for each in model.graph.initializer)
+    onnx.save(model, path)
+    manifest = describe(path, 1, with_form=False).manifest
+    assert sum(part.size for part in manifest.order) == 6 * 64 * 64 * 4
+
+
 def test_what_may_decide_shapes_is_part_of_the_head(tmp_path: Path) -> None:
     """A table of integers as large as a weight is read when the model is, not when it runs."""
     table = np.arange(4096, dtype=np.int64)

@@ -64,6 +64,7 @@ def describe(model: Path, threads: int, *, with_form: bool = True) -> Published:
     model cannot be read or changes meanwhile, and OSError.
     """
     model_file = read_model_file(model)
+    normalise(model_file.proto)  # files before version 4 list weights as inputs
     names = [model.name, *(name for name in model_file.files if name != model.name)]
     for taken in {HEAD_NAME, MANIFEST}.intersection(names):
         raise InvalidModelError(f"{model}: its data lies in '{taken}'; rename that")
