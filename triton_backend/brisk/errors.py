@@ -118,6 +118,11 @@ def may_pass(error: BaseException) -> bool:
     return error.__cause__ is not None and may_pass(error.__cause__)
 
 
+def as_utf8(text: str) -> str:
+    """Return a text that may name a path of any bytes as one that is UTF-8, which Triton needs."""
+    return text.encode(errors="backslashreplace").decode()
+
+
 def counted(count: int, noun: str, plural: str = "") -> str:
     """Return a count for messages: ``1 segment``, ``2 segments``. ``plural``: of nouns that take
     more than an s."""

@@ -30,6 +30,7 @@ class Logger:
     @staticmethod
     def log_info(text):
         # As Triton's own does, in C++: its caller is the innermost frame of Python.
+        text.encode()  # as well
         print(text, inspect.getframeinfo(sys._getframe(1)).filename)
 
     log_warn = log_error = log_info
@@ -46,6 +47,7 @@ def refuse(*_):
 
 inspect.getabsfile = refuse
 brisk.stub.backend.log("info", "ready")
+brisk.stub.backend.log("info", "/caf\\udce9")
 """
 
 
@@ -58,10 +60,11 @@ def test_a_stub_imports_little_and_its_first_line_of_log_is_cheap() -> None:
         timeout=60,
     )
     assert ended.returncode == 0, ended.stderr
-    imported, said = ended.stdout.splitlines()
+    imported, said, path = ended.stdout.splitlines()
     assert "brisk.stub.runtime_client.client" in imported.split()
     assert not set(imported.split()) & set(NOT_WANTED)
     assert said.split() == ["ready", str(PACKAGE / "brisk" / "stub" / "backend.py")]
+    assert path.startswith(r"/caf\udce9 "), "a path that is no UTF-8, which Triton's log needs"
 
 
 REFUSED = """

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import triton_python_backend_utils as pb_utils
 
-from brisk.errors import BriskError
+from brisk.errors import BriskError, as_utf8
 from brisk.fork_server.start import attend_launchers, start_when_quiet
 from brisk.interpreter import ENVIRONMENT
 from brisk.lean_numpy import on_demand
@@ -92,7 +92,7 @@ def log(level: str, text: str) -> None:
         "error": pb_utils.Logger.log_error,
         "warning": pb_utils.Logger.log_warn,
     }.get(level, pb_utils.Logger.log_info)
-    write(text)
+    write(as_utf8(text))
 
 
 class ModelInstance:
@@ -141,7 +141,7 @@ class ModelInstance:
         except BriskError as error:
             if importing.ident is not None:
                 importing.join()  # no thread goes on while this process ends
-            raise pb_utils.TritonModelException(f"{self._label}: {error}") from None
+            raise pb_utils.TritonModelException(as_utf8(f"{self._label}: {error}")) from None
         self._handler = handler(self._entry, self._connection, self._offered, self._log)
         self.execute = self._handler.execute
         self._publisher.start(partial(self._connection.send, AskStatistics(takes_news=True)))
@@ -217,7 +217,7 @@ def auto_complete(model_config: Any) -> Any:
         completion = complete(model_signature(path), config, batch)
     except BriskError as error:
         name = config.get("name", "")
-        raise pb_utils.TritonModelException(f"brisk: model '{name}': {error}") from None
+        raise pb_utils.TritonModelException(as_utf8(f"brisk: model '{name}': {error}")) from None
     for side, add, tensors in (
         ("input", model_config.add_input, completion.inputs),
         ("output", model_config.add_output, completion.outputs),

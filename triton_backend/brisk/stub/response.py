@@ -9,7 +9,12 @@ from typing import Any, NamedTuple
 
 import triton_python_backend_utils as pb_utils
 
-from brisk.errors import BriskError, CancelledError, UnavailableError
+from brisk.errors import (
+    BriskError,
+    CancelledError,
+    UnavailableError,
+    as_utf8,
+)
 from brisk.protocol.records import Result, ResultForm, TensorForm
 from brisk.stub.runtime_client.pending import OutputReader, Reply
 from brisk.stub.tensors import make_output
@@ -32,7 +37,7 @@ def failed_response(error: Exception) -> Any:
     code, text = "INTERNAL", f"{type(error).__name__}: {error}"
     if isinstance(error, BriskError):
         code, text = _CODES.get(error.code, code), str(error)
-    triton_error = pb_utils.TritonError(text, getattr(pb_utils.TritonError, code))
+    triton_error = pb_utils.TritonError(as_utf8(text), getattr(pb_utils.TritonError, code))
     return pb_utils.InferenceResponse(output_tensors=[], error=triton_error)
 
 
