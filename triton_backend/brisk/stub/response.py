@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +13,7 @@ import triton_python_backend_utils as pb_utils
 from brisk.errors import (
     BriskError,
     CancelledError,
+    InternalError,
     UnavailableError,
     as_utf8,
 )
@@ -158,11 +160,14 @@ class TritonReply(Reply):
             counted.stop_joining()
         counted.learn(time.monotonic_ns() - self.created_ns)
         counted.learn_run(result.execution_ns, sum(self._rows))
-        self._send(responses)
+        lost = self._send(responses, sum(map(len, memory)))
         took_ns = time.monotonic_ns() - self.created_ns
-        counted.account.succeeded(
-            self.job_class, took_ns, result.queue_ns, result.execution_ns, len(responses)
-        )
+        if sent := len(responses) - lost:
+            counted.account.succeeded(
+                self.job_class, took_ns, result.queue_ns, result.execution_ns, sent
+            )
+        for _ in range(lost):
+            counted.account.failed(self.job_class, InternalError("it could not be sent"))
 
     def _make_responses(self, form: ResultForm, memory: Sequence[memoryview]) -> list[Any]:
         """Make one response for each request from the group's outputs. Raises UnevenOutputError if
@@ -214,22 +219,58 @@ class TritonReply(Reply):
         if waiting is not None:
             waiting.release()
 
-    def _send(self, responses: list[Any]) -> None:
+    def _send(self, responses: list[Any], size_bytes: int = 0) -> int:
+        """Send the responses, whose tensors have so many bytes; return how many were lost."""
         with self._lock:
             if self._is_answered:
-                return
+                return 0
             self._is_answered = True
             self._requests = ()
             if self._waiting is not None:
                 self._responses = responses
                 self._waiting.release()
-                return
+                return 0
+            lost, is_tight = 0, _is_tight(size_bytes)
             for sender, response in zip(self._senders, responses, strict=True):
                 try:
-                    sender.send(response, flags=_FINAL)
+                    if is_tight:
+                        lost += not _send_in_two(sender, response)
+                    else:
+                        sender.send(response, flags=_FINAL)
                 except Exception as error:  # noqa: BLE001  # Triton refused the response itself
+                    lost += 1
                     _apologise(sender, error)
             self._senders = []
+            return lost
+
+
+# A response goes to the server by Triton's shared memory. If that has no room for it, the sender
+# takes no other response: the request would never end, nor its model be unloaded.
+
+SHARED_MEMORY = "/dev/shm"
+SPARE_BYTES = 1 << 20
+
+
+def _is_tight(size_bytes: int) -> bool:
+    """Whether shared memory may have no room for responses of so many bytes."""
+    try:
+        room = os.statvfs(SHARED_MEMORY)
+    except OSError:
+        return False
+    return room.f_bavail * room.f_frsize < 2 * size_bytes + SPARE_BYTES
+
+
+def _send_in_two(sender: Any, response: Any) -> bool:
+    """Send a response, then that it was the last: two round trips, but the request ends, with an
+    error of Triton's own, if there is no room for the response. Return whether there was."""
+    try:
+        sender.send(response, flags=0)
+    except Exception as error:  # noqa: BLE001  # Triton's own, of no common class
+        pb_utils.Logger.log_error(f"brisk: a response could not be sent: {error}")
+        sender.send(None, flags=_FINAL)
+        return False
+    sender.send(None, flags=_FINAL)
+    return True
 
 
 def _apologise(sender: Any, error: Exception) -> None:
