@@ -135,10 +135,11 @@ class RuntimeClient:
         ``agreement_ppm`` as in ``InferForm``, ``arrived_ns`` and ``requests`` as in ``Infer``.
         """
         number = next(self._numbers)
-        worker = self._connection(_role_of(job_class))
-        if worker is None:
+        try:
+            worker = self._connection(_role_of(job_class))
+        except UnavailableError as error:
             self.discard(staged)
-            reply.fail(UnavailableError(f"model '{self._model.name}' is being unloaded"))
+            reply.fail(error)
             return number
         form = InferForm(
             self._model.model, staged.tensors, tuple(outputs), job_class, agreement_ppm
@@ -195,19 +196,27 @@ class RuntimeClient:
     def statistics(self) -> dict[str, int]:
         return {"pending": self.pending, **self._arena.statistics()}
 
-    def _connection(self, role: Role) -> WorkerConnection | None:
-        """Return the connection to the worker of ``role``, opened on first use; None once the
-        client is closing."""
+    def _connection(self, role: Role) -> WorkerConnection:
+        """Return the connection to the worker of ``role``, opened on first use.
+
+        Raises UnavailableError if the client is closing, or the system has no memory or thread for
+        a connection; then the next request tries again.
+        """
         worker = self._connections.get(role)
-        if worker is not None:
+        if worker is not None and worker.is_open:
             return worker
+        name = self._model.name
         with self._lock:
             if self._closing:
-                return None
-            worker = self._connections.get(role)
-            if worker is None:
-                worker = self._new_connection(role, is_waited_for=False)
-                worker.open()
+                raise UnavailableError(f"model '{name}' is being unloaded")
+            worker = self._connections.get(role) or self._new_connection(role, is_waited_for=False)
+            try:
+                if not worker.is_open:
+                    worker.open()
+            except RuntimeError as error:
+                raise UnavailableError(
+                    f"model '{name}' has no connection to the {role.value} worker: {error}"
+                ) from error
             return worker
 
     def _hand_on(self, offer: Offer | None) -> None:

@@ -79,15 +79,19 @@ class QueuedSender:
         self._thread: threading.Thread | None = None
 
     def connect(self, connection: socket.socket) -> None:
-        self._connection = connection.dup()  # the receiver closes the other one when it likes
-        self._records = queue.SimpleQueue()
-        self._thread = threading.Thread(
-            target=self._run,
-            args=(self._connection, self._records, self._thread),
-            name="brisk-sender",
-            daemon=True,
+        """Send over ``connection`` from now on. Raises OSError or RuntimeError if the system has
+        no descriptor or thread left; then there is no connection."""
+        own = connection.dup()  # the receiver closes the other one when it likes
+        records: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        thread = threading.Thread(
+            target=self._run, args=(own, records, self._thread), name="brisk-sender", daemon=True
         )
-        self._thread.start()
+        try:
+            thread.start()
+        except RuntimeError:
+            own.close()
+            raise
+        self._connection, self._records, self._thread = own, records, thread
 
     def send(self, record: Record) -> bool:
         data = encode_record(record)
@@ -147,16 +151,20 @@ class Reader:
 
     def use(self, connection: socket.socket | None) -> None:
         """Read from ``connection`` from now on, or from none. Only the receiver's thread calls
-        this."""
+        this, or the one that starts it.
+
+        Raises OSError if the system has no descriptor left; then there is no connection.
+        """
         with self._lock:
             self._failure = None
             self._receiver = None if connection is None else Receiver(connection)
             self._sleeping = self._looking = None
             if connection is not None:
+                sleeping, looking = select.epoll(), select.poll()
                 self._descriptor = connection.fileno()
-                self._sleeping, self._looking = select.epoll(), select.poll()
-                self._sleeping.register(self._descriptor, select.EPOLLIN)
-                self._looking.register(self._descriptor, select.POLLIN)
+                sleeping.register(self._descriptor, select.EPOLLIN)
+                looking.register(self._descriptor, select.POLLIN)
+                self._sleeping, self._looking = sleeping, looking
 
     def read(self) -> None:
         """Wait for a record and pass it to ``take``, unless another thread has read it. Only the

@@ -82,7 +82,8 @@ class WorkerConnection:
         self._receiver: threading.Thread | None = None
 
     def open(self) -> None:
-        """Connect, request the model, begin to receive. Raises what ``open_connection`` raises.
+        """Connect, request the model, begin to receive. Raises what ``open_connection`` raises,
+        OSError and RuntimeError if the system has no descriptor or thread left.
 
         If no thread waits for the load, the receiver's thread does all of this: requests may be
         submitted at once.
@@ -90,11 +91,18 @@ class WorkerConnection:
         opened = None
         if self.load.is_waited_for:
             opened = open_connection(self._place, self._role)
+            self.reader.use(opened)
             self._resume(opened)
-        self._receiver = threading.Thread(
+        receiver = threading.Thread(
             target=self._receive, args=(opened,), name=f"brisk-{self._role.value}", daemon=True
         )
-        self._receiver.start()
+        receiver.start()
+        self._receiver = receiver
+
+    @property
+    def is_open(self) -> bool:
+        """Whether ``open`` has succeeded: else no request that is submitted is ever answered."""
+        return self._receiver is not None
 
     def submit(self, record: records.Infer, reply: Reply) -> None:
         """Send a request, now or when a worker runs; its memory is freed with its answer.
@@ -163,7 +171,6 @@ class WorkerConnection:
     # --- receiving; the receiver's thread, or one that attends -----------------------------
 
     def _receive(self, opened: socket.socket | None) -> None:
-        self.reader.use(opened)
         while not self._closing:
             try:
                 self.reader.read()
@@ -176,7 +183,6 @@ class WorkerConnection:
                     opened.close()
                 if not self._closing:
                     opened = self._recover()
-                    self.reader.use(opened)
         if opened is not None:  # closing was seen before the end of the line was read
             opened.close()
 
@@ -250,19 +256,25 @@ class WorkerConnection:
         self._view.clear()
         self._blame()
         started_s = time.monotonic()
+        opened = None
         try:
             opened = open_connection(self._place, self._role, RESTART_TIMEOUT_S)
-        except BriskError as error:
+            if self._closing:
+                return opened
+            self.reader.use(opened)
+            replayed = self._resume(opened)
+        except (BriskError, OSError, RuntimeError) as error:  # of threads: none can be started
+            self._break_off()
+            self.reader.use(None)
+            if opened is not None:
+                opened.close()
             self._log("error", f"no runtime: {error}")
-            self._fail_all(UnavailableError(f"the runtime cannot be restarted: {error}"))
+            unavailable = UnavailableError(f"the runtime cannot be restarted: {error}")
+            self._fail_all(unavailable)
             if self.load.is_waited_for and not self.load.is_settled:
-                self._settle_load(error)
+                self._settle_load(error if isinstance(error, BriskError) else unavailable)
             time.sleep(1.0)
             return None
-        if self._closing:
-            opened.close()
-            return None
-        replayed = self._resume(opened)
         if self.load.is_settled:
             took_ms = (time.monotonic() - started_s) * 1e3
             self._log(
