@@ -14,6 +14,7 @@ from brisk.errors import UnavailableError
 from brisk.protocol.records import ComputedInStub, ComputeInStub, LoadModel
 from brisk.stub.local.offered_model import OfferedModel
 from brisk.stub.runtime_client.worker_connection import Offer
+from support.open_files import no_thread_left
 from support.waiting import PATIENCE_S, wait_until
 
 MODEL = LoadModel("mlp", 1, "/m.onnx", 0, False, 8, "normal")
@@ -126,6 +127,20 @@ def test_what_cannot_be_opened_stays_in_the_worker_until_it_is_offered_again(
         return offered.local is not None
 
     wait_until(is_taken_up, "the model")
+
+
+def test_an_offer_that_no_thread_is_left_for_is_declined_and_the_next_is_not(
+    offered: OfferedModel, opening: type[Opening], logged: list[str]
+) -> None:
+    """An exception would end the connection that the offer came by."""
+    offer = an_offer()
+    with no_thread_left():
+        offered.take(offer)
+    assert not is_open(offer.gate)
+    assert logged == ["model 'mlp' stays in the worker: can't start new thread"]
+    opening.may_go_on.set()
+    offered.take(an_offer())
+    wait_until(lambda: offered.local is not None, "the model")
 
 
 def test_what_a_stub_has_given_up_is_not_taken_up_again(

@@ -63,10 +63,19 @@ class OfferedModel:
             if self.local is not None:
                 self.local.expect(self._row_ns)
         else:
-            self._offer = offer
-            threading.Thread(
+            opening = threading.Thread(
                 target=self._open, args=(offer,), name="brisk-local-model", daemon=True
-            ).start()
+            )
+            try:
+                opening.start()
+            except RuntimeError as error:  # the system has no thread left
+                os.close(offer.gate)
+                self._decline(error)
+            else:
+                self._offer = offer
+
+    def _decline(self, error: Exception) -> None:
+        self._log("info", f"model '{self._model.name}' stays in the worker: {error}")
 
     def _open(self, offer: Offer) -> None:
         """Import ONNX Runtime and open the offered model. Runs in its own thread."""
@@ -76,8 +85,8 @@ class OfferedModel:
             local = LocalModel(
                 self._model, offer.record, offer.gate, self._report, self._in_flight
             )
-        except (BriskError, ImportError, OSError) as error:
-            self._log("info", f"model '{self._model.name}' stays in the worker: {error}")
+        except (BriskError, ImportError, OSError, RuntimeError) as error:
+            self._decline(error)
             with self._lock:
                 if self._offer is offer:
                     self._offer = None
