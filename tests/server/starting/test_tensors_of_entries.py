@@ -100,6 +100,10 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     said = f"{PLATFORM} max_batch_size: 8 input {tensor('x', 'FP32', '4')}"
     write_entry(directory, "said", doubled(), said)
     write_entry(directory, "whole", doubled(), f"{PLATFORM} input {tensor('x', 'FP32', '-1, 4')}")
+    named = 'default_model_filename: "sub/other.onnx"'
+    nested = write_entry(directory, "nested", doubled(), PLATFORM + named)
+    (nested / "1" / "sub").mkdir()
+    (nested / "1" / "model.onnx").rename(nested / "1" / "sub" / "other.onnx")
     write_entry(directory, "total", total(), PLATFORM)
     write_entry(directory, "scalar", identity(FLOAT, ()), PLATFORM)
     write_entry(directory, "square", identity(FLOAT, ()), both("1, 1"))
@@ -159,6 +163,16 @@ def test_outputs_that_the_file_says_nothing_of_are_inferred(
     assert described(config["output"]) == [{"name": "y", **said}, {"name": "z", **said}]
     x = np.ones((3, 4), np.float32)
     np.testing.assert_array_equal(client.infer("untyped", {"x": x})["y"], 2 * x)
+
+
+def test_an_entry_whose_file_lies_in_a_folder_of_the_version_is_completed_from_it(
+    control: http.InferenceServerClient, client: InferenceClient
+) -> None:
+    config = control.get_model_config("nested")
+    assert config["max_batch_size"] == 4
+    assert described(config["input"]) == [{"name": "x", "data_type": "TYPE_FP32", "dims": [4]}]
+    x = np.ones((3, 4), np.float32)
+    np.testing.assert_array_equal(client.infer("nested", {"x": x})["y"], 2 * x)
 
 
 @pytest.mark.parametrize(("name", "batch"), [("labelled", 4), ("said", 8), ("whole", 0)])

@@ -253,13 +253,18 @@ def _start_runtime(config: Mapping[str, Any]) -> None:
 def _model_file(config: Mapping[str, Any]) -> Path | None:
     """Return the model's file while Triton completes its configuration; None if it is unknown.
 
-    Triton passes no path to ``auto_complete_config``, but the stub's command line names the
-    ``model.py`` that a plain Python model would have in its version directory.
+    Triton passes no path to ``auto_complete_config``, but the stub's command line names the file
+    that a plain Python model would have: ``default_model_filename``, which may lie in a folder of
+    the version's, else ``model.py``.
     """
     arguments = command_line()
     if len(arguments) < 2:
         return None
-    version_directory = Path(os.fsdecode(arguments[1])).parent
+    named = Path(config.get("default_model_filename") or "model.py")
+    file = Path(os.fsdecode(arguments[1]))
+    if len(file.parts) <= len(named.parts):
+        return None
+    version_directory = file.parents[len(named.parts) - 1]
     if not version_directory.name.isdigit():
         return None
     return find_model(version_directory.parent, int(version_directory.name), config)
