@@ -54,6 +54,8 @@ def test_a_request_beyond_the_bound_fails_alone(
         error = submit(both, large, "besteffort")[1].wait().error
         assert isinstance(error, UnavailableError)
         assert "request of model 'greedy': best-effort work may take 128 MiB" in str(error)
+        joined = submit(both, large, "besteffort", requests=50)[1].wait().error
+        assert isinstance(joined, (InternalError, InvalidRequestError)), "each of them may fit"
         np.testing.assert_array_equal(submit(both, small, "besteffort")[1].output(), small)
         assert background_worker_of(bounded) == worker, "it has not died of it"
         np.testing.assert_array_equal(infer(both, large), large)

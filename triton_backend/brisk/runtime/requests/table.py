@@ -317,7 +317,9 @@ class RequestTable:
         """Fail a job that ran alone and whose run has raised ``error``. Drop a peer that named
         memory which it does not have.
         """
-        reported = shortage(error, f"a request of model '{job.binding.model.name}'") or error
+        reported = error
+        if job.record.requests == 1:  # of several, the stub sends each by itself: it may fit
+            reported = shortage(error, f"a request of model '{job.binding.model.name}'") or error
         if not isinstance(reported, BriskError):
             reported = InternalError(f"{type(error).__name__}: {error}")
         if job.state is JobState.RUNNING:
