@@ -25,6 +25,8 @@ class Endpoint:
 
     def __init__(self) -> None:
         self.values: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
+        self.is_full = False
+        """Whether no value is taken, as where shared memory is full."""
 
     def module(self) -> ModuleType:
         endpoint = self
@@ -36,6 +38,8 @@ class Endpoint:
                 endpoint.values[self.key] = 0.0
 
             def increment(self, value: float) -> None:
+                if endpoint.is_full:
+                    raise RuntimeError("Failed to increase the shared memory pool size")
                 endpoint.values[self.key] += value
 
             def set(self, value: float) -> None:
@@ -75,9 +79,10 @@ def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[Endpoint]:
     sys.modules.pop("brisk.stub.metrics", None)
 
 
-def publisher(statistics: Statistics) -> Any:
+def publisher(statistics: Statistics, logged: list[str] | None = None) -> Any:
     module = importlib.import_module("brisk.stub.metrics")
-    return module.Publisher(statistics, lambda level, text: None, 0.01)
+    lines = [] if logged is None else logged
+    return module.Publisher(statistics, lambda level, text: lines.append(text), 0.01)
 
 
 def told(is_chosen: bool, *samples: Sample) -> StatisticsTold:
@@ -99,6 +104,26 @@ def test_every_series_carries_the_stubs_number_and_counts_up(endpoint: Endpoint)
     assert all(("stub", str(os.getpid())) in labels for _, labels in endpoint.values)
     published.close()
     assert endpoint.values == {}
+
+
+def test_what_triton_does_not_take_for_a_while_is_published_afterwards(endpoint: Endpoint) -> None:
+    """Else nobody would publish a worker's counts any more, whose one publisher it is."""
+    statistics, logged = Statistics(), list[str]()
+    statistics.count(metrics.REQUESTS, LABELS, 5)
+    endpoint.is_full = True
+    asked: list[float] = []
+    published = publisher(statistics, logged)
+    published.take(told(True, LOADS))
+    published.start(lambda: asked.append(1))
+    wait_until(lambda: bool(logged), "the reason")
+    statistics.count(metrics.REQUESTS, LABELS)
+    endpoint.is_full = False
+    wait_until(lambda: endpoint.value("brisk_requests_total") == 6, "brisk_requests_total")
+    wait_until(lambda: endpoint.value("brisk_loads_total") == 2, "brisk_loads_total")
+    published.close()
+    assert len(logged) == 1
+    assert "no metrics until this is over: RuntimeError: Failed to increase" in logged[0]
+    assert asked
 
 
 def test_who_is_not_chosen_any_more_withdraws_gauges_and_keeps_counters(

@@ -25,6 +25,9 @@ PAUSE_S = 0.001
 """The pause before each call. A call keeps the interpreter's lock for its round trip, some 0.1 ms;
 without a pause a request could wait for the lock for the interpreter's whole switch interval."""
 
+LONGEST_PAUSE_S = 600.0
+"""The longest time between two attempts while Triton takes nothing: it doubles each time."""
+
 CLOSE_TIMEOUT_S = 5.0
 OWN_NEWS = 0
 
@@ -48,6 +51,8 @@ class Publisher:
         self._log = log
         self._interval_s = interval_s
         self._told: deque[StatisticsTold] = deque()
+        self._due: deque[PublishedSeries] = deque()
+        """The series to publish; only the thread uses it."""
         self._own_label = ("stub", str(os.getpid()))
         self._families: dict[tuple[str, str], tuple[Any, dict[_Labels, Any]]] = {}
         """Triton's metric families and their metrics by labels; the key is the family's name and,
@@ -78,8 +83,10 @@ class Publisher:
             self._thread.join(timeout=CLOSE_TIMEOUT_S)
 
     def _run(self, ask: Callable[[], None]) -> None:
-        try:
-            while not self._closing.wait(self._interval_s):
+        pause_s = self._interval_s
+        while not self._closing.wait(pause_s):
+            try:
+                self._publish()  # what Triton did not take the last time
                 ask()
                 self._publish(self._statistics.take_news(OWN_NEWS))
                 while self._told and not self._closing.is_set():
@@ -87,19 +94,25 @@ class Publisher:
                     if not report.is_chosen:
                         self._withdraw_gauges(report.worker)
                     self._publish(report.samples)
-        except Exception as error:  # noqa: BLE001  # Triton's own, of no common class
-            self._log("warning", f"no more metrics: {type(error).__name__}: {error}")
+                pause_s = self._interval_s
+            except Exception as error:  # noqa: BLE001  # Triton's own, of no common class
+                if pause_s == self._interval_s:  # said once, also of a server without metrics
+                    text = f"no metrics until this is over: {type(error).__name__}: {error}"
+                    self._log("warning", text)
+                pause_s = min(2 * pause_s, max(LONGEST_PAUSE_S, self._interval_s))
 
-    def _publish(self, samples: Iterable[Sample]) -> None:
-        """Publish samples, with a pause before each; stop when the stub is closing, since all
-        series are withdrawn then."""
+    def _publish(self, samples: Iterable[Sample] = ()) -> None:
+        """Publish what is due and samples, with a pause before each series; stop when the stub is
+        closing, since all series are withdrawn then. What Triton does not take stays due."""
         for sample in samples:
-            for series in published(sample):
-                self._closing.wait(PAUSE_S)
-                with self._lock:
-                    if self._closing.is_set():
-                        return
-                    self._add(series)
+            self._due.extend(published(sample))
+        while self._due:
+            self._closing.wait(PAUSE_S)
+            with self._lock:
+                if self._closing.is_set():
+                    return
+                self._add(self._due[0])
+            self._due.popleft()
 
     def _add(self, series: PublishedSeries) -> None:
         """Add to a counter, or set a gauge. Precondition: the caller holds the lock."""
