@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias, get_args
 from brisk.protocol.status import Status
 from brisk.tuning import SessionTuning
 
-PROTOCOL_VERSION = 28
+PROTOCOL_VERSION = 29
 
 DEFAULT_MAX_RUN_NS = 600_000_000_000
 
@@ -125,6 +125,8 @@ class LoadModel(NamedTuple):
     needs_classes: bool = False
     """Whether early answers are learned only if the model itself says that its outputs are
     classes, by a softmax or labels: the server asks for them, and nothing in the entry says so."""
+    takes_offers: bool = True
+    """Whether the stub may compute the model itself, if the worker offers that (ComputeInStub)."""
 
 
 class ModelLoaded(NamedTuple):

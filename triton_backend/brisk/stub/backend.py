@@ -31,7 +31,7 @@ from brisk.stub.config.entry import Entry, find_model, read_entry
 from brisk.stub.config.parameters import REALTIME
 from brisk.stub.local.offered_model import OfferedModel
 from brisk.stub.metrics import Publisher
-from brisk.stub.runtime_client.client import RuntimeClient, decline
+from brisk.stub.runtime_client.client import RuntimeClient
 from brisk.stub.runtime_client.runtime_process import NICENESS, start_if_absent
 from brisk.telemetry import STATISTICS
 
@@ -113,15 +113,12 @@ class ModelInstance:
             self._offered = OfferedModel(
                 self._entry.model, self._send, self._log, lambda: self._connection.pending
             )
-            may_compute = (
-                self._entry.parameters.max_class != REALTIME and self._entry.sequences is None
-            )
             self._connection = RuntimeClient(
                 runtime_place(self._entry.device),
                 self._entry.model,
                 self._log,
                 self._publisher.take,
-                self._offered.take if may_compute else decline,
+                self._offered.take,
             )
             if self._entry.parameters.job_class == REALTIME:
                 set_threads(realtime_niceness())  # refused: the stub stays as urgent as others

@@ -146,6 +146,12 @@ def test_the_smaller_its_weights_the_sooner_it_is_offered(stub: Stub) -> None:
     assert isinstance(offer, ComputeInStub)
 
 
+def test_a_model_whose_stub_takes_no_offers_is_never_offered(stub: Stub) -> None:
+    """Else a stub that dies would be told to have died of computing it."""
+    stub.binding.model = stub.binding.model._replace(takes_offers=False)
+    assert stub.pass_s(90, 1000) == []
+
+
 def test_a_model_is_not_offered_before_it_has_answered_often(stub: Stub) -> None:
     stub.binding.rate = 1000.0
     assert stub.pass_s(1, LEAST_ANSWERS - 1) == []

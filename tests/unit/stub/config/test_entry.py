@@ -105,6 +105,15 @@ def test_requests_are_joined_only_where_the_entry_asks_for_it(
     assert not read_entry(arguments(tmp_path, config)).model.batching
 
 
+@pytest.mark.parametrize(("most_urgent", "takes_offers"), [("normal", True), ("realtime", False)])
+def test_a_stub_computes_nothing_itself_where_requests_may_be_real_time(
+    tmp_path: Path, most_urgent: str, *, takes_offers: bool
+) -> None:
+    make_file(tmp_path / "3" / "model.onnx")
+    config = {"parameters": {"brisk_max_class": {"string_value": most_urgent}}}
+    assert read_entry(arguments(tmp_path, config)).model.takes_offers is takes_offers
+
+
 @pytest.mark.parametrize(
     ("kind", "number", "device"),
     [("CPU", "0", "cpu"), ("AUTO", "0", "cpu"), ("GPU", "0", "cuda:0"), ("GPU", "2", "cuda:2")],

@@ -166,6 +166,7 @@ def test_an_entry_tells_its_worker(entry: Path) -> None:
     assert described.states == (StateForm("s", "t", "FP32", (1, 1, 2), ""),)
     assert (described.max_sequences, described.sequence_idle_ns) == (4, 1_000_000_000)
     assert described.batching
+    assert not described.takes_offers
 
 
 @pytest.mark.parametrize(("dims", "batch"), [(["-1", "2"], 4), (["-1", "-1", "2"], 0)])

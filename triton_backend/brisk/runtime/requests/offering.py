@@ -123,6 +123,7 @@ class Offering:
         return (
             entry.is_settled
             and binding.model.job_class == JobClass.NORMAL.value
+            and binding.model.takes_offers
             and not binding.model.states
             and session is not None
             and session.prepared is not None

@@ -27,6 +27,7 @@ from brisk.stub.config.field_support import (
     keeps_answers,
 )
 from brisk.stub.config.parameters import (
+    REALTIME,
     SMALLER_MODEL,
     Parameters,
     needs_classes,
@@ -115,6 +116,7 @@ def read_entry(
             tolerance=parameters.tolerance,
             smaller=_smaller_model(model_path, parameters),
             needs_classes=needs_classes(parameters, config),
+            takes_offers=parameters.max_class != REALTIME and sequences is None,
         ),
         device=device,
         outputs=tuple(output["name"] for output in config.get("output", ())),
