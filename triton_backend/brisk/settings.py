@@ -240,7 +240,8 @@ class Tolerance(NamedTuple):
     """The least cosine similarity of a row to the model's, or the largest difference."""
 
     def __str__(self) -> str:
-        return f"{self.measure} {self.limit:.9g}"
+        """Return the text of which ``tolerance`` makes an equal one."""
+        return f"{self.measure} {str(self.limit).removesuffix('.0')}"
 
 
 COSINE, ABSOLUTE = "cosine", "absolute"

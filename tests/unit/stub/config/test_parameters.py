@@ -250,6 +250,8 @@ def test_where_the_server_alone_asks_for_early_answers_nothing_says_that_outputs
         ("cosine 0.990", "cosine 0.99"),
         ("absolute 1e-2", "absolute 0.01"),
         (" cosine .5 ", "cosine 0.5"),
+        ("cosine 0.99999999995", "cosine 0.99999999995"),
+        ("absolute 2", "absolute 2"),
     ],
 )
 def test_a_tolerance_says_which_values_are_the_model_s_own(text: str, kept: str) -> None:
