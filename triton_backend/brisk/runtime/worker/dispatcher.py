@@ -160,16 +160,15 @@ class Dispatcher:
 
     def _has_begun(self, binding: Binding, session: Servable, record: records.Infer) -> bool:
         """Return whether a request has been admitted or refused: False if it waits for bytes."""
-        arrival = session.arrival
+        arrival, is_behind = session.arrival, _is_behind(binding, record)
         if arrival is None or not arrival.holds_requests:
-            self.requests.admit(binding, record)
-            return True
+            if not is_behind:
+                self.requests.admit(binding, record)
+            return not is_behind
         may_begin = arrival.is_ripe
         with contextlib.suppress(Exception):  # the request's run reports it
             may_begin = arrival.may_begin(binding.peer.inputs.read(record))
-        if record.step is not None and binding.backlog:  # steps of a sequence keep their order
-            may_begin = False
-        if may_begin:
+        if may_begin and not is_behind:
             self.requests.admit(binding, record)
         elif (problem := arrival.problem) is not None:
             self.requests.turn_away(binding, record, problem)
@@ -254,7 +253,9 @@ class Dispatcher:
         elif record.form.job_class not in _CLASSES:
             unknown = InvalidRequestError(f"unknown class '{record.form.job_class:.40}'")
             self.requests.turn_away(binding, record, unknown)
-        elif binding.session is None or binding.session.awaits_bytes:
+        elif (
+            binding.session is None or binding.session.awaits_bytes or _is_behind(binding, record)
+        ):
             self._wait(binding, record)
         else:
             self.requests.admit(binding, record)
@@ -281,3 +282,9 @@ class Dispatcher:
             self.observation.forget_server(peer.parent)
         if reason is not None:
             LOGGER.warning(f"connection of process {peer.pid} closed: {reason}")
+
+
+def _is_behind(binding: Binding, record: records.Infer) -> bool:
+    """Whether a step of a sequence has to wait because others wait for bytes, also once these have
+    come: a ``LoadArrival``, which lets all in, is on its way then."""
+    return record.step is not None and bool(binding.backlog)
