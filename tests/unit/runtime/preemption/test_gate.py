@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from brisk.errors import UnavailableError
+from brisk.runtime.requests.batch import Run
 from brisk.scheduling.job import JobState
 from brisk.scheduling.job_class import JobClass
 from brisk.scheduling.policies import Limits
@@ -93,6 +94,47 @@ def test_a_real_time_request_that_must_be_late_is_refused_with_a_hint() -> None:
     pair.foreground.begins(run_of(first, profile), 0)
     with pytest.raises(UnavailableError, match="retry in 5 ms"):
         pair.foreground.check(job(3, deadline_ns=15_000_000))
+
+
+def computing(pair: Pair, deadline_ns: int | None = None) -> Run:
+    """A real-time run that begins at 0 and takes 10 ms, as all of its model do."""
+    profile = pair.profiles.find(("model", ()))
+    profile.learn(10_000_000)
+    one = job(1, deadline_ns=deadline_ns)
+    pair.foreground.admitted(one)
+    one.state = JobState.RUNNING
+    run = run_of(one, profile)
+    pair.foreground.begins(run, 0)
+    return run
+
+
+@pytest.mark.parametrize("policy", ["deadline", "preemptive"])
+def test_a_request_that_interrupts_the_run_is_not_refused_because_of_it(policy: str) -> None:
+    pair = Pair(policy)
+    computing(pair, deadline_ns=16_000_000)
+    with pytest.raises(UnavailableError, match="expected to be free in 10"):
+        pair.foreground.check(job(2, deadline_ns=17_000_000))
+    if policy == "deadline":
+        pair.foreground.check(job(2, deadline_ns=15_000_000))
+
+
+def test_of_a_run_that_goes_on_only_what_is_left_is_in_the_way() -> None:
+    pair = Pair("deadline")
+    run = computing(pair, deadline_ns=16_000_000)
+    run.computed_ns = 9_000_000
+    pair.foreground.begins(run, 4_000_000)
+    assert pair.gate.realtime().end_ns == 5_000_000
+    pair.foreground.check(job(2, deadline_ns=17_000_000))
+
+
+def test_a_run_that_ended_early_is_in_nobody_s_way() -> None:
+    """As one that learned caches have answered, or that was cancelled, while others wait."""
+    pair = Pair("preemptive")
+    run = computing(pair)
+    pair.foreground.admitted(job(2))
+    pair.foreground.ended(run.jobs[0])
+    pair.foreground.pauses()
+    pair.foreground.check(job(3, deadline_ns=11_000_000))
 
 
 def refusals(pair: Pair, deadline_ns: int, most: int = 1_000) -> int:

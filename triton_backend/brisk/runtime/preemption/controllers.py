@@ -103,7 +103,10 @@ class Foreground(PreemptionController):
         self._clock_ns = clock_ns
         self._realtime: dict[int, Request] = {}
         self._run_end_ns: int | None = None
-        """The expected end of the last real-time run that began; None if it is unknown."""
+        """The expected end of the real-time run that is computed; None if it is unknown, or if
+        there is none."""
+        self._computed: Request | None = None
+        """The first request of the run that began last."""
         self._normal: set[int] = set()
         """Numbers of the normal jobs that wait or run."""
         self._normal_share = MinimumShare(limits.normal_share)
@@ -120,7 +123,9 @@ class Foreground(PreemptionController):
             if other.state is JobState.WAITING and most_urgent_first(other) < key
         ]
         own_ns = self._profiles.find(job.profile_key).hoped_ns(job.deadline_ns - job.arrival_ns)
-        now_ns, end_ns = job.arrival_ns, self._run_end_ns
+        now_ns, end_ns, computed = job.arrival_ns, self._run_end_ns, self._computed
+        if computed is not None and self.policy.interrupts(job, computed):
+            end_ns = None
         refuse_if_late(now_ns, job.deadline_ns, end_ns, ahead, own_ns, job.came_ns)
 
     def admitted(self, job: Request) -> None:
@@ -166,12 +171,13 @@ class Foreground(PreemptionController):
         self.gate.close(len(waiting), min(due_ns, default=None))
 
     def begins(self, run: Run, now_ns: int) -> None:
-        self._computes = run.job_class
+        self._computes, self._computed = run.job_class, run.jobs[0]
         self._measure(now_ns)
         if run.job_class is not JobClass.REALTIME:
             return
         run_ns = run.profile.run_ns
-        self._run_end_ns = None if run_ns is None else int(now_ns + run_ns)
+        left_ns = None if run_ns is None else max(0, int(run_ns) - run.computed_ns)
+        self._run_end_ns = None if left_ns is None else now_ns + left_ns
         self.gate.expect_end(self._run_end_ns)
         self._suspend_or_resume(run, now_ns)
 
@@ -198,7 +204,7 @@ class Foreground(PreemptionController):
         )
 
     def pauses(self) -> None:
-        self._computes = None
+        self._computes = self._computed = self._run_end_ns = None  # it may have ended early
         self._measure(self._clock_ns())
 
     def finished(self, run: Run, now_ns: int) -> None:
