@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from brisk.errors import UnavailableError
 from brisk.runtime.requests.batch import Run
+from brisk.runtime.requests.table import ProfileKey, Request
 from brisk.scheduling.job import JobState
 from brisk.scheduling.job_class import JobClass
 from brisk.scheduling.policies import Limits
@@ -94,6 +97,44 @@ def test_a_real_time_request_that_must_be_late_is_refused_with_a_hint() -> None:
     pair.foreground.begins(run_of(first, profile), 0)
     with pytest.raises(UnavailableError, match="retry in 5 ms"):
         pair.foreground.check(job(3, deadline_ns=15_000_000))
+
+
+def test_those_that_are_due_before_it_are_in_its_way_until_they_have_ended() -> None:
+    pair, ms = Pair("preemptive"), 1_000_000
+    pair.profiles.find(("model", ())).learn(10 * ms)
+    due_ms = {1: 11, 2: 48, 3: 31, 4: 21}
+    waiting = [job(number, deadline_ns=each * ms) for number, each in due_ms.items()]
+    for one in waiting:
+        pair.foreground.admitted(one)
+    for fits_ms in (20, 30, 40, 50):
+        pair.foreground.check(job(9, deadline_ns=fits_ms * ms))
+    for fails_ms in (19, 29, 39, 49):
+        with pytest.raises(UnavailableError, match=f"expected to be free in {fails_ms - 9}"):
+            pair.foreground.check(job(9, deadline_ns=fails_ms * ms))
+    assert pair.gate.realtime().deadline_ns == 11 * ms
+    for one in waiting[:3]:
+        pair.foreground.ended(one)
+        assert pair.gate.realtime().deadline_ns == 21 * ms
+        pair.foreground.check(job(9, deadline_ns=49 * ms))
+    pair.foreground.ended(waiting[3])
+    assert pair.gate.is_open
+
+
+def test_a_check_asks_nothing_of_each_request_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand that wait would take two milliseconds of the worker's for each that comes."""
+    pair, asked = Pair("preemptive"), Counter[int]()
+    key = Request.profile_key
+
+    def noted(one: Request) -> ProfileKey:
+        asked[one.number] += 1
+        return key.__get__(one)
+
+    monkeypatch.setattr(Request, "profile_key", property(noted))
+    for number in range(100):
+        one = job(number, deadline_ns=10**12 + number)
+        pair.foreground.check(one)
+        pair.foreground.admitted(one)
+    assert set(asked.values()) == {2}
 
 
 def computing(pair: Pair, deadline_ns: int | None = None) -> Run:

@@ -7,19 +7,20 @@ background worker yields to everything else on the machine.
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Mapping
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from brisk import telemetry
 from brisk.runtime.preemption.gate import Gate
 from brisk.runtime.preemption.suspension import Suspension
 from brisk.runtime.requests.batch import Run
 from brisk.runtime.requests.table import Request
-from brisk.scheduling.job import JobState, most_urgent_first
+from brisk.scheduling.job import JobState
 from brisk.scheduling.job_class import JobClass
 from brisk.scheduling.policies import Limits, Policy, Snapshot
 from brisk.scheduling.refusals import refuse_if_late
-from brisk.scheduling.times import Demand, MinimumShare, ProfileTable, ShareMeter
+from brisk.scheduling.times import Demand, MinimumShare, ProfileTable, RunProfile, ShareMeter
 from brisk.telemetry import metrics
 
 LONGEST_SUSPENSION_NS = 100_000_000
@@ -74,6 +75,15 @@ class PreemptionController:
         """Note that a run has computed its last segment; it is not answered yet."""
 
 
+class _Due(NamedTuple):
+    """A real-time job with a deadline."""
+
+    deadline_ns: int
+    number: int
+    job: Request
+    profile: RunProfile
+
+
 class Foreground(PreemptionController):
     """The foreground worker's controller, which never holds a run. Its policy decides which run
     interrupts which, what the gate reports, and whether a current best-effort segment goes on.
@@ -101,7 +111,10 @@ class Foreground(PreemptionController):
         self.suspension = Suspension(gate)
         self._profiles = profiles
         self._clock_ns = clock_ns
-        self._realtime: dict[int, Request] = {}
+        self._realtime: set[int] = set()
+        """Numbers of the real-time jobs that wait or run."""
+        self._due: list[_Due] = []
+        """Those of them that have deadlines, the most urgent first."""
         self._run_end_ns: int | None = None
         """The expected end of the real-time run that is computed; None if it is unknown, or if
         there is none."""
@@ -116,31 +129,37 @@ class Foreground(PreemptionController):
         """Refuse only real-time jobs with a deadline: others may be in time by luck."""
         if job.job_class is not JobClass.REALTIME or job.deadline_ns is None:
             return
-        key = most_urgent_first(job)
-        ahead = [
-            self._profiles.run_ns(other.profile_key)
-            for other in self._realtime.values()
-            if other.state is JobState.WAITING and most_urgent_first(other) < key
-        ]
+        before = self._due[: self._place(job.deadline_ns, job.number)]
+        waiting = JobState.WAITING
+        ahead = [profile.run_ns for _, _, other, profile in before if other.state is waiting]
         own_ns = self._profiles.find(job.profile_key).hoped_ns(job.deadline_ns - job.arrival_ns)
         now_ns, end_ns, computed = job.arrival_ns, self._run_end_ns, self._computed
         if computed is not None and self.policy.interrupts(job, computed):
             end_ns = None
         refuse_if_late(now_ns, job.deadline_ns, end_ns, ahead, own_ns, job.came_ns)
 
+    def _place(self, deadline_ns: int, number: int) -> int:
+        """Return the place in ``_due`` of a job with this deadline and number."""
+        return bisect_left(self._due, (deadline_ns, number), key=lambda each: each[:2])
+
     def admitted(self, job: Request) -> None:
         if job.job_class is JobClass.REALTIME:
-            self._realtime[job.number] = job
+            self._realtime.add(job.number)
             if job.deadline_ns is not None:
                 profile = self._profiles.find(job.profile_key)
                 profile.let_in(job.deadline_ns - job.arrival_ns)
+                place = self._place(job.deadline_ns, job.number)
+                self._due.insert(place, _Due(job.deadline_ns, job.number, job, profile))
             self._tell()
         elif job.job_class is JobClass.NORMAL:
             self._normal.add(job.number)
         self._measure(self._clock_ns())
 
     def ended(self, job: Request) -> None:
-        if self._realtime.pop(job.number, None) is not None:
+        if job.number in self._realtime:
+            self._realtime.remove(job.number)
+            if job.deadline_ns is not None:
+                del self._due[self._place(job.deadline_ns, job.number)]
             self._tell()
         self._normal.discard(job.number)
         self._measure(self._clock_ns())
@@ -159,16 +178,15 @@ class Foreground(PreemptionController):
         return self._normal_share.is_owed(now_ns)
 
     def _tell(self) -> None:
-        waiting = self._realtime.values()
-        if not waiting:
+        count = len(self._realtime)
+        if not count:
             self._run_end_ns = None
             self.gate.open()
             self.suspension.resume()
             return
         if self.gate.is_open:
             telemetry.count(metrics.GATE_CLOSURES)
-        due_ns = [job.deadline_ns for job in waiting if job.deadline_ns is not None]
-        self.gate.close(len(waiting), min(due_ns, default=None))
+        self.gate.close(count, self._due[0].deadline_ns if self._due else None)
 
     def begins(self, run: Run, now_ns: int) -> None:
         self._computes, self._computed = run.job_class, run.jobs[0]
