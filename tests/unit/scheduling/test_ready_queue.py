@@ -48,6 +48,20 @@ def test_a_full_queue_sheds_the_least_urgent_request_of_any_model() -> None:
     assert drained(queue) == [2, 3, 5]
 
 
+@pytest.mark.parametrize("limit", [3, 9], ids=["the model", "the queue"])
+def test_who_waits_is_not_looked_at_for_each_that_is_refused_in_a_flood(
+    monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    """Where thousands wait, that would take longer than all else that is done to refuse one."""
+    queue: ReadyQueue[Job] = ReadyQueue(bound=3)
+    for number in range(3):
+        queue.add(job(number, "a"), limit, "a")
+    for turns in queue._in_order:
+        monkeypatch.setattr(type(turns), "last", lambda *_: pytest.fail("who waits is looked at"))
+    with pytest.raises(UnavailableError, match="3 requests"):
+        queue.add(job(4, "a"), limit, "a")
+
+
 def test_the_class_decides_then_the_deadline_then_the_arrival() -> None:
     queue = queue_of(
         job(1, "a", 1, JobClass.BESTEFFORT),

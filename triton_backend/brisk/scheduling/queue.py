@@ -17,7 +17,6 @@ from brisk.scheduling.job import (
     Job,
     JobState,
     in_turn,
-    more_urgent,
     weight_of,
 )
 from brisk.scheduling.job_class import JobClass
@@ -202,16 +201,14 @@ class ReadyQueue(Generic[AnyJob]):
         waiting = self._waiting.get(job.model, 0)
         if limit is not None:
             if waiting >= limit:
-                shed = self._last(model=job.model)
-                if shed is None or not more_urgent(job, shed):
+                shed = self._last_less_urgent(job, job.model)
+                if shed is None:
                     raise UnavailableError(
                         f"{limit} requests of model '{name}' wait already, which is its "
                         "brisk_max_queue_size"
                     )
             elif self._total >= self._bound:
-                shed = self._last()
-                if shed is None or not more_urgent(job, shed):
-                    shed = self._last_of_longest(job)
+                shed = self._last_less_urgent(job) or self._last_of_longest(job)
                 if shed is None:
                     raise UnavailableError(
                         f"{self._bound} requests wait already, which is BRISK_MAX_WAITING"
@@ -226,19 +223,24 @@ class ReadyQueue(Generic[AnyJob]):
             self._forget_left()
         return shed
 
-    def _last(self, model: str | None = None) -> AnyJob | None:
-        """Return the least urgent waiting job, of a model or of all."""
-        for turns in reversed(self._in_order):
-            if (last := turns.last(model)) is not None:
+    def _last_less_urgent(self, job: AnyJob, model: str | None = None) -> AnyJob | None:
+        """Return the least urgent waiting job, of a model or of all, if its class is less urgent
+        than that of ``job``."""
+        for job_class, turns in reversed(self._turns.items()):
+            if job_class is job.job_class:
+                break
+            # nobody is looked at for those that are refused in a flood of one class
+            if self._of_class[job_class] and (last := turns.last(model)) is not None:
                 return last
         return None
 
     def _last_of_longest(self, newcomer: AnyJob) -> AnyJob | None:
+        """Return the last job of the model with the most waiting jobs, if it is of the newcomer's
+        class. Precondition: none that waits is of a less urgent one."""
         longest = max(self._waiting, key=self.waiting, default=None)
         if longest is None or self.waiting(longest) <= self.waiting(newcomer.model) + 1:
             return None
-        last = self._last(longest)
-        return last if last is not None and last.job_class is newcomer.job_class else None
+        return self._turns[newcomer.job_class].last(longest)
 
     def put_back(self, job: AnyJob) -> None:
         """Let a running job wait again, however many wait."""
