@@ -14,19 +14,21 @@ import pytest
 
 from brisk.errors import InternalError, InvalidModelError, InvalidRequestError, UnavailableError
 from brisk.os_priority import Precedence
-from brisk.runtime.models.entry import Binding, LoadOutcome, SessionEntry
+from brisk.protocol.shared_memory import MARK_BYTES, mark_is_set
+from brisk.runtime.models.entry import Binding, LoadOutcome, LoadState, SessionEntry
 from brisk.runtime.models.load_watch import ABANDONED_S, LoadWatch
 from brisk.runtime.pipelines import assembly, networks
 from brisk.runtime.pipelines.assembly import LONG_RUN_NS, RUNS, Trial, try_pipeline
 from brisk.runtime.pipelines.loading import PipelineLoads, PipelineTrial
 from brisk.runtime.pipelines.networks import NodeNetworks, PipelineNetwork
+from brisk.runtime.pipelines.session import PipelineSession
 from brisk.runtime.requests.batch import RunsInProgress
 from brisk.runtime.worker.worker import Worker
 from brisk.scheduling.job import JobState
 from brisk.scheduling.job_class import JobClass
 from brisk.segments.frame import control
 from support.runtime.gates import job, run_of
-from support.runtime.requests import a_model, a_peer
+from support.runtime.requests import ASession, a_model, a_peer
 from support.waiting import wait_until
 
 SESSION: Any = object()
@@ -128,6 +130,22 @@ def test_what_a_run_waits_for_others_aside_or_for_its_load_is_not_learned(
             runs += 1
     assert (network.expect_ns(()) < LONG_RUN_NS) is was_aside
     assert runs == expected
+
+
+@pytest.mark.parametrize("is_early", [False, True])
+def test_a_run_of_a_pipeline_awaits_the_load_of_any_of_its_networks(is_early: bool) -> None:
+    loaded, loading = (PipelineNetwork("", ASession(awaits_load=each)) for each in (False, True))
+    described: Any = SimpleNamespace(name="single")
+    early, only = (loading, loaded) if is_early else (None, loading)
+    node = NodeNetworks(described, {"only": only}, early)
+    none: Any = None
+
+    def pipeline(*nodes: NodeNetworks) -> PipelineSession:
+        return PipelineSession(none, none, dict(enumerate(nodes)), 0, ("m", "1"))
+
+    other = NodeNetworks(described, {"only": loaded}, None)
+    assert not pipeline(other).awaits_load
+    assert pipeline(other, node).awaits_load
 
 
 def test_a_trial_that_has_ended_aside_is_told_of_beside_real_time_runs() -> None:
@@ -249,6 +267,21 @@ def test_an_error_that_nobody_expects_of_an_assembly_is_told(
     (outcome,) = trials.told
     assert isinstance(outcome.error, InternalError)
     assert "the pipeline's assembly failed: KeyError: 'y'" in str(outcome.error)
+
+
+def test_a_crash_in_a_trial_is_the_pipeline_s_also_where_its_networks_were_loaded_before(
+    trials: Trials, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else its load would be tried without end, and end a worker each time."""
+    monkeypatch.setattr(assembly, "assemble", lambda *_: SESSION)
+    trials.entry.pipeline = SimpleNamespace(networks=())  # type: ignore[assignment]
+    mark = memoryview(bytearray(MARK_BYTES))
+    trials.entry.ask(mark)
+    assert not mark_is_set(mark)
+    trials.loads.add(trials.entry)
+    assert mark_is_set(mark)
+    trials.entry.reach(LoadState.LOADED)
+    assert not mark_is_set(mark)
 
 
 def test_no_trial_is_computed_with_a_run_that_could_be_blamed_or_is_real_time() -> None:

@@ -104,9 +104,8 @@ def try_pipeline(session: PipelineSession) -> Trial:
 
 def _try_node(node: NodeNetworks, values: dict[NodeSource, Value], shapes: Shapes) -> Trial:
     inputs = {tensor: values[s] for tensor, s in node.description.inputs.items()}
-    networks = list(node.variants.values()) + ([node.early] if node.early else [])
     best = max(node.description.variants, key=lambda variant: variant.accuracy).name
-    for network in networks:
+    for network in node.networks:
         outputs = [variable.name for variable in network.session.outputs]
         for number in range(RUNS):
             was_loading = network.session.is_loading

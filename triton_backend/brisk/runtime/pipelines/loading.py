@@ -183,6 +183,7 @@ class PipelineLoads:
             except Exception as error:  # noqa: BLE001  # any error must reach the requesters
                 self._tell(LoadOutcome(entry, None, _reported(error, "the pipeline's assembly")))
             else:
+                entry.begin()  # networks that others use may all have been loaded before
                 segments = try_pipeline(session)
                 self.tried.append(
                     PipelineTrial(entry, session, segments, self._watch, self._give_up)

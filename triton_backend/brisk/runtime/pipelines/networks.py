@@ -52,6 +52,10 @@ class NodeNetworks:
     variants: Mapping[str, PipelineNetwork]
     early: PipelineNetwork | None
 
+    @property
+    def networks(self) -> list[PipelineNetwork]:
+        return [*self.variants.values(), *([self.early] if self.early else ())]
+
 
 class NetworkRun:
     """One run of one network. Its steps are timed, without the time that it is parked."""

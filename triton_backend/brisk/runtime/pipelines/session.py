@@ -53,6 +53,12 @@ class PipelineSession(Servable):
             f"pipeline of {counted(len(self.nodes), 'node')} ({counts}) in {milliseconds:.0f} ms"
         )
 
+    @property
+    def awaits_load(self) -> bool:
+        """Whether a run may be waiting for a segment of one of its networks to be loaded."""
+        networks = (network for node in self.nodes.values() for network in node.networks)
+        return any(network.session.awaits_load for network in networks)
+
     def start(
         self,
         inputs: Mapping[str, Value],
