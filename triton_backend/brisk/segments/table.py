@@ -72,7 +72,7 @@ class SegmentTable(Generic[Segment]):
         self._told: list[Callable[[], None]] = []
         self._told_left: list[Callable[[], None]] = []
         self.lanes_at_work = 0
-        self._executors_at_work = 0
+        self.executors_at_work = 0
         self.is_short = False
         """Whether a loader thread has stopped as memory or files were short: executors load what
         is left."""
@@ -128,7 +128,7 @@ class SegmentTable(Generic[Segment]):
     @property
     def holds_executors(self) -> bool:
         """Whether an executor may be waiting for a loader thread, or is loading a segment."""
-        return self.is_left_to_lanes or self._executors_at_work > 0
+        return self.is_left_to_lanes or self.executors_at_work > 0
 
     @property
     def loaded(self) -> int:
@@ -236,12 +236,12 @@ class SegmentTable(Generic[Segment]):
     def _perform_here(self, index: int) -> None:
         """Load a claimed segment in an executor; raises what ``_perform`` does."""
         with self._changed:
-            self._executors_at_work += 1
+            self.executors_at_work += 1
         try:
             self._perform(index, EXECUTOR)
         finally:
             with self._changed:
-                self._executors_at_work -= 1
+                self.executors_at_work -= 1
 
     def _perform(self, index: int, lane: str) -> None:
         """Load a claimed segment; store it, or the error that loading raised.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,8 +13,10 @@ import pytest
 from brisk.errors import ArtefactError, InvalidRequestError
 from brisk.runtime.sessions.segment_session import load_segment_session
 from brisk.runtime.sessions.session import Session
+from brisk.segments.model import sources
 from brisk.segments.prepared.preparation import prepare
 from support.models.segment_models import scaling
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("private_cache")
 
@@ -53,3 +57,29 @@ def test_a_request_may_give_one_and_the_next_one_need_not(model: Path, is_prepar
         session.start({"x": ROWS, "scale": np.array([5.0])}, ["y"])
     with pytest.raises(InvalidRequestError, match="no input"):
         session.start({"x": ROWS, "scales": scale}, ["y"])
+
+
+def test_the_first_run_that_gives_one_awaits_a_load(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It makes sessions, which nothing can end, however soon its client goes."""
+    session = load_segment_session(model, 1, None, None)
+    wait_until(lambda: not session.awaits_load, "the load")
+    is_begun, goes_on = threading.Event(), threading.Event()
+    opened = sources.open_segment
+
+    def held(*given: Any, **options: Any) -> Any:
+        is_begun.set()
+        assert goes_on.wait(30.0)
+        return opened(*given, **options)
+
+    monkeypatch.setattr(sources, "open_segment", held)
+    frame = session.start({"x": ROWS, "scale": np.array([5.0], np.float32)}, ["y"])
+    assert not session.awaits_load
+    run = threading.Thread(target=frame.step)
+    run.start()
+    assert is_begun.wait(30.0)
+    assert session.awaits_load
+    goes_on.set()
+    run.join(30.0)
+    assert not session.awaits_load

@@ -103,6 +103,13 @@ class SegmentSession(Session):
         return sum(segment is not None and segment.session.run is not None for segment in segments)
 
     @property
+    def awaits_load(self) -> bool:
+        optional = self._taking_optional
+        return super().awaits_load or (
+            optional is not None and optional.segments.executors_at_work > 0
+        )
+
+    @property
     def wants_artefact(self) -> bool:
         return self._file.tuning.keeps_answers and self.starting.source.wants_artefact
 
