@@ -18,7 +18,9 @@ from brisk.runtime.worker.long_runs import STALLED_NS, STARVED_NS, LongRuns
 from brisk.runtime.worker.relay import Step
 from brisk.scheduling.job import JobState
 from brisk.scheduling.job_class import JobClass
+from brisk.scheduling.times import RunProfile
 from support.runtime.gates import Pair, job, run_of
+from support.runtime.requests import ASession
 
 
 def test_a_segment_that_is_left_aside_runs_until_it_is_taken_back() -> None:
@@ -94,6 +96,21 @@ def test_a_step_that_others_keep_from_the_processors_is_not_put_aside_for_its_ow
         assert not long_runs.attend(step, is_load_waiting=False)
         computes_for(0.6)
         assert long_runs.attend(step, is_load_waiting=False)
+
+
+@pytest.mark.parametrize("is_narrow", [False, True])
+def test_a_run_on_one_thread_may_take_as_many_times_as_long_as_there_are_threads_else(
+    is_narrow: bool,
+) -> None:
+    pair, runs, profile = Pair("preemptive"), RunsInProgress(), RunProfile()
+    profile.learn(STALLED_NS)
+    none: Any = None
+    long_runs = LongRuns(none, none, runs, pair.foreground, Precedence(0, print, set))
+    run = run_of(job(0, JobClass.NORMAL), profile, session=ASession(threads=8))
+    run.is_narrow = is_narrow
+    now_ns = time.monotonic_ns()
+    assert long_runs._is_stalled(Step(run, now_ns - 5 * STALLED_NS), now_ns) is not is_narrow
+    assert long_runs._is_stalled(Step(run, now_ns - 33 * STALLED_NS), now_ns)
 
 
 @contextlib.contextmanager

@@ -112,6 +112,13 @@ class Run:
         return computed_ns // self.session.threads if self.is_narrow else computed_ns
 
     @property
+    def usual_ns(self) -> float:
+        """The most time that such a run usually takes; 0 if that is unknown. The profile is of
+        runs on all of the session's threads."""
+        run_ns = self.profile.run_ns or 0.0
+        return run_ns * self.session.threads if self.is_narrow else run_ns
+
+    @property
     def early(self) -> ExitingFrame | None:
         """The frame, if learned caches may answer; else None."""
         return self.frame.early

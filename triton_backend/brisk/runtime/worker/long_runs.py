@@ -123,7 +123,7 @@ class LongRuns:
 
     def _is_stalled(self, step: Step, now_ns: int) -> bool:
         """Return whether a step has had more time than it should take."""
-        most_ns = max(STALLED_NS, STALLED_RUNS * (step.run.profile.run_ns or 0.0))
+        most_ns = max(STALLED_NS, STALLED_RUNS * step.run.usual_ns)
         taken_ns = now_ns - step.began_ns
         if taken_ns > most_ns and step.looked_computed_ns and taken_ns < STARVED_NS:
             session = step.run.session
