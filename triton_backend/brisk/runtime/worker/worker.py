@@ -311,11 +311,11 @@ class Worker:
         return step.is_last
 
     def _attend(self, step: Step) -> bool:
-        """Handle what has come while a step takes long and goes on.
+        """Handle what has come, and do what is due, while a step takes long and goes on.
 
         Return True if others go on concurrently with it.
         """
-        self._heartbeat.beat(len(self._connections.peers))
+        self._look_around()
         self._listen(0.0)
         self._requests.expire()
         self._attend_aside()
