@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 
 import pytest
 
@@ -99,4 +101,19 @@ def test_the_next_one_waits_for_the_lanes_of_the_one_before(is_closed: bool) -> 
         following.join(0.01)
     assert lone.is_wanted
     lone.leave()
+    assert not lone.is_wanted
+
+
+def test_a_model_that_was_loaded_alone_goes_when_it_is_unloaded() -> None:
+    lone = LoneLoad(lambda: None, RunsInProgress())
+    thread = _entering(lone)
+    lone.holds_runs()
+    thread.join(10)
+    table = SegmentTable(1, lambda index: "segment")
+    lone.go_on_in(table)
+    table.work("lane")
+    unloaded = weakref.ref(table)
+    del table
+    gc.collect()
+    assert unloaded() is None
     assert not lone.is_wanted

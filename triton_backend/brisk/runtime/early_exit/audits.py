@@ -102,11 +102,13 @@ class Auditor(Generic[Context]):
             agrees: list[bool] = []
             try:
                 agrees = self._verdict(question)
-            except (OSError, ValueError) as error:
-                LOGGER.warning(f"an audit of {question.model} failed: {error}")
+            except (OSError, ValueError, MemoryError) as error:
+                reason = str(error) or "memory is short"
+                LOGGER.warning(f"an audit of {question.model} failed: {reason}")
                 self.end()
             self.verdicts.append((context, agrees))
             self._answered += 1
+            del question, context  # an unloaded model must not live on here until the next one
 
     def _verdict(self, question: Question) -> list[bool]:
         """Return the audit process's verdict; start the process first if it is not running.

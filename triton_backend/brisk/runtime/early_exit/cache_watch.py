@@ -196,30 +196,29 @@ class CacheWatch:
     def _run(self) -> None:
         while True:
             time.sleep(self._look_s)
-            with self._lock:
-                self._watched = [
-                    each for each in self._watched if not each.session.table.is_closed
-                ]
-                watched = list(self._watched)
-            self._newest = {each.folder: each for each in watched if each.aim is not None}
-            for each in watched:
-                try:
-                    self._look(each)
-                except Exception as error:  # noqa: BLE001  # other models' go on
-                    LOGGER.warning(
-                        f"caches of {each.session.path}: {type(error).__name__}: {error}"
-                    )
-            if self._first is not None:
-                self._first.forget({each.session.path for each in watched if each.aim})
-            if self._adaptation is not None:
-                try:
-                    self._adaptation.look(each.session.path for each in watched)
-                except OSError as error:
-                    LOGGER.warning(f"learned caches cannot learn: {error}")
-                try:
-                    self._delete_inputs(watched)
-                except OSError as error:
-                    LOGGER.warning(f"inputs that nobody learns from cannot be deleted: {error}")
+            self._look_at_all()  # whose names hold no session while this thread sleeps
+
+    def _look_at_all(self) -> None:
+        with self._lock:
+            self._watched = [each for each in self._watched if not each.session.table.is_closed]
+            watched = list(self._watched)
+        self._newest = {each.folder: each for each in watched if each.aim is not None}
+        for each in watched:
+            try:
+                self._look(each)
+            except Exception as error:  # noqa: BLE001  # other models' go on
+                LOGGER.warning(f"caches of {each.session.path}: {type(error).__name__}: {error}")
+        if self._first is not None:
+            self._first.forget({each.session.path for each in watched if each.aim})
+        if self._adaptation is not None:
+            try:
+                self._adaptation.look(each.session.path for each in watched)
+            except OSError as error:
+                LOGGER.warning(f"learned caches cannot learn: {error}")
+            try:
+                self._delete_inputs(watched)
+            except OSError as error:
+                LOGGER.warning(f"inputs that nobody learns from cannot be deleted: {error}")
 
     def _delete_inputs(self, watched: list[_Watched]) -> None:
         """Delete inputs of which nobody asks to learn any more, and once a day what belongs to

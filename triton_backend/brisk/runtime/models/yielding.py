@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -172,8 +173,8 @@ class LoneLoad:
         self.is_used = False
         """Whether any load was ever done alone; if not, no run has to ask."""
         self._until_s: float | None = None
-        self._table: SegmentTable[Any] | None = None
-        """The table whose loader threads do the rest of the load."""
+        self._table: weakref.ref[SegmentTable[Any]] | None = None
+        """The table whose loader threads do the rest of the load, which lives no longer by it."""
         self._granted = threading.Event()
 
     def holds_runs(self) -> bool:
@@ -189,10 +190,13 @@ class LoneLoad:
     @property
     def is_wanted(self) -> bool:
         """Whether no run may begin."""
-        until_s, table = self._until_s, self._table
+        until_s, rest = self._until_s, self._table
         if until_s is None or self._clock_s() >= until_s:
             return False
-        return table is None or (table.is_loading and not table.is_short)
+        if rest is None:
+            return True
+        table = rest()
+        return table is not None and table.is_loading and not table.is_short
 
     def enter(self) -> None:
         """Block until no run computes, for LONGEST_ALONE_S at most; ``go_on_in`` or ``leave`` must
@@ -213,7 +217,7 @@ class LoneLoad:
 
     def go_on_in(self, table: SegmentTable[Any]) -> None:
         """Leave the rest of the load to the loader threads of ``table``; it ends with them."""
-        self._table = table
+        self._table = weakref.ref(table)
         table.when_loaded(self._wake)
 
     def leave(self) -> None:
