@@ -169,8 +169,20 @@ def test_samples_deleted_while_a_file_is_written_are_no_reason_to_keep_no_more(
     assert kept(model).tolist() == np.ones((ROWS_PER_FILE, 3)).tolist()
 
 
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), "[Errno 28] No space left on device"),
+        (MemoryError(), "memory is short"),
+    ],
+    ids=["disk", "memory"],
+)
 def test_a_file_that_cannot_be_written_pauses_and_does_not_end_the_samples(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    error: Exception,
+    words: str,
 ) -> None:
     sampler, model = Sampler(1.0, 1 << 20), tmp_path / "model.onnx"
     other = tmp_path / "other.onnx"
@@ -179,13 +191,13 @@ def test_a_file_that_cannot_be_written_pauses_and_does_not_end_the_samples(
 
     def writing(model: Path, parts: list[Arrays]) -> Path:
         if is_full[0]:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            raise error
         return written(model, parts)
 
     monkeypatch.setattr(sampling, "write_samples", writing)
     rows = np.zeros((ROWS_PER_FILE, 3), np.float32)
     sampler.sample(runs_of(model, rows))
-    said = f"no samples of {model} are kept for 60 s: [Errno 28] No space left on device"
+    said = f"no samples of {model} are kept for 60 s: {words}"
     wait_until(lambda: said in caplog.text, "the warning")
     is_full[0] = False
     sampler.sample(runs_of(model, rows))
@@ -196,6 +208,15 @@ def test_a_file_that_cannot_be_written_pauses_and_does_not_end_the_samples(
     monkeypatch.setattr(sampling.time, "monotonic", lambda: clock_s() + sampling.PAUSE_S)
     sampler.sample(runs_of(model, rows))
     wait_until(lambda: any(samples_folder(model).glob("*.npz")), "its own behind the pause")
+
+
+def test_inputs_that_no_memory_is_left_for_are_not_kept_and_fail_no_request(
+    tmp_path: Path,
+) -> None:
+    sampler, model = Sampler(1.0, 1 << 20), tmp_path / "model.onnx"
+    large = np.broadcast_to(np.zeros((1, 3), np.float32), (1 << 50, 3))  # 12 PiB, if copied
+    sampler.sample(runs_of(model, large))
+    assert not samples_folder(model).exists()
 
 
 def kept_now(model: Path) -> np.ndarray:

@@ -140,9 +140,10 @@ class Sampler:
                     self._write(model, buffers.pop(model).parts)
                 except FileNotFoundError:
                     LOGGER.debug(f"samples of {model} were deleted while a file was written")
-                except OSError as error:
+                except (OSError, MemoryError) as error:
                     paused[model] = time.monotonic() + PAUSE_S
-                    LOGGER.warning(f"no samples of {model} are kept for {PAUSE_S:.0f} s: {error}")
+                    reason = str(error) or "memory is short"
+                    LOGGER.warning(f"no samples of {model} are kept for {PAUSE_S:.0f} s: {reason}")
                 except ValueError as error:
                     paused[model] = math.inf
                     LOGGER.warning(f"no more samples of {model} are kept: {error}")

@@ -209,11 +209,15 @@ class CachedRun:
     """The model and version under which the answers are counted."""
 
     def copies(self, rows: np.ndarray | None = None) -> dict[str, np.ndarray] | None:
-        """Return copies of the inputs, or of some rows; None if numpy has no type for a value."""
+        """Return copies of the inputs, or of some rows; None if numpy has no type for a value, or
+        no memory is left for them: no request fails for want of a copy."""
         values = self.inputs.values()
         if any(value.dtype.isbuiltin != 1 or value.dtype.kind == "O" for value in values):
             return None
-        return {
-            name: value.copy() if rows is None else value[rows]
-            for name, value in self.inputs.items()
-        }
+        try:
+            return {
+                name: value.copy() if rows is None else value[rows]
+                for name, value in self.inputs.items()
+            }
+        except MemoryError:
+            return None
