@@ -110,7 +110,9 @@ def test_the_command_deletes_inputs_and_keeps_what_was_learned(model: Path) -> N
         assert left.exists()
 
 
-@pytest.mark.parametrize("what", ["gone", "gone lately", "there", "in use", "not noted"])
+@pytest.mark.parametrize(
+    "what", ["gone", "gone lately", "there", "in use", "not noted", "noted as zeros"]
+)
 def test_folders_of_models_that_are_gone_are_removed_after_a_week(model: Path, what: str) -> None:
     """Within it the file may be another container's, or on a disk that is not mounted."""
     folder = private_folder(model)
@@ -118,6 +120,9 @@ def test_folders_of_models_that_are_gone_are_removed_after_a_week(model: Path, w
     aged(folder / OF_MODEL, ABANDONED_S / 2 if what == "gone lately" else ABANDONED_S + DAY_S)
     if what != "there":
         model.unlink()
+    if what == "noted as zeros":
+        (folder / OF_MODEL).write_bytes(bytes(20))
+        aged(folder / OF_MODEL, ABANDONED_S + DAY_S)
     if what == "not noted":
         (folder / OF_MODEL).unlink()
     remove_abandoned([model] if what == "in use" else [])

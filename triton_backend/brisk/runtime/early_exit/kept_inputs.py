@@ -81,7 +81,7 @@ def _is_gone(model: Path) -> bool:
         model.stat()
     except (FileNotFoundError, NotADirectoryError):
         return model.is_absolute()
-    except OSError:
+    except (OSError, ValueError):  # a crash of the machine may have left zeros for the path
         return False
     return False
 
