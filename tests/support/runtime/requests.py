@@ -69,12 +69,16 @@ class NotingLoader(Loader):
 
     def __init__(self) -> None:
         self.asked: list[SessionEntry] = []
+        self.dropped: list[SessionEntry] = []
 
     def load(self, entry: SessionEntry) -> None:
         self.asked.append(entry)
 
     def raise_priority(self, entry: SessionEntry, job_class: str) -> None:
         return None
+
+    def drop(self, entry: SessionEntry) -> None:
+        self.dropped.append(entry)
 
 
 def a_session_table(loader: Loader) -> SessionTable:

@@ -41,6 +41,17 @@ def test_a_load_inherits_the_class_of_a_request_that_waits_for_it() -> None:
     assert drained(queue, 1) == ["last"], "what is taken comes no second time"
 
 
+def test_what_is_discarded_is_left_out_unless_it_is_taken() -> None:
+    queue: LoadQueue[str] = LoadQueue()
+    for name in "abc":
+        queue.put(name, "normal")
+    assert drained(queue, 1) == ["a"]
+    for name in "ab":
+        queue.discard(name)
+    assert drained(queue, 1) == ["c"]
+    assert queue.is_empty()
+
+
 def test_who_takes_waits_for_what_is_put() -> None:
     queue: LoadQueue[str] = LoadQueue()
     taken: list[str] = []

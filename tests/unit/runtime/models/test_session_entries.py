@@ -98,3 +98,20 @@ def test_a_requester_whose_connection_ends_finds_no_mark_and_others_do(tmp_path:
     for peer in (dropped, took_back):
         table.release_all(peer)
     assert [mark_is_set(mark) for mark in marks] == [False, True]
+
+
+def test_a_load_that_nobody_needs_any_more_is_left_out(tmp_path: Path) -> None:
+    """Of a server that has gone, for instance: the loads of the next one would wait for it."""
+    loader = NotingLoader()
+    table = a_session_table(loader)
+    model = a_model(scaling(tmp_path / "model.onnx"))
+    first, second = (a_peer(number) for number in range(2))
+    for peer in (first, second):
+        table.bind(peer, model)
+    table.release_all(first)
+    assert loader.dropped == []
+    table.release_all(second)
+    assert loader.dropped == loader.asked
+    assert len(table) == 0
+    table.bind(first, model)
+    assert len(loader.asked) == 2, "who asks again gets a load of its own"

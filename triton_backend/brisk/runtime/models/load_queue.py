@@ -83,6 +83,11 @@ class LoadQueue(Generic[Task]):
             if task in self._ranks:
                 self._ranks[task] = min(self._ranks[task], RANKS[JobClass(job_class)])
 
+    def discard(self, task: Task) -> None:
+        """Take out a task, if it waits."""
+        with self._changed:
+            self._ranks.pop(task, None)
+
     def is_empty(self) -> bool:
         return not self._ranks
 

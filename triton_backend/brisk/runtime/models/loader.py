@@ -129,6 +129,10 @@ class Loader:
         """Raise the priority of a load that a request of ``job_class`` waits for."""
         self._loads.raise_priority(entry, job_class)
 
+    def drop(self, entry: SessionEntry) -> None:
+        """Leave a load out that nobody needs any more, unless it has begun."""
+        self._loads.discard(entry)
+
     def make_narrow(self, entry: SessionEntry) -> None:
         """Queue the making of one-thread sessions for an entry that is settled."""
         self._later.put(FollowUp(entry, partial(_make_narrow, entry)), None)

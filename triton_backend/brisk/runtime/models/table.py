@@ -254,6 +254,8 @@ class SessionTable:
             self._loader.give_memory_back()
         elif entry.pipeline is not None:
             self._pipelines.drop(entry)
+        else:
+            self._loader.drop(entry)
         for network in entry.networks.values():
             network.pipelines.remove(entry)
             self._drop_unless_needed(network)
