@@ -52,6 +52,26 @@ def test_a_worker_that_dies_is_replaced_until_one_ends_idle(
     assert caplog.text.count("exit status 7") == 2
 
 
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [(signal.SIGKILL, "died (SIGKILL)"), (signal.SIGRTMIN + 5, "died (signal 39)")],
+    ids=["named", "without a name"],
+)
+def test_a_worker_that_a_signal_ends_is_replaced(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, number: int, words: str
+) -> None:
+    died = tmp_path / "died"
+
+    def work(listeners: Sequence[socket.socket]) -> int:
+        if not died.exists():
+            died.touch()
+            os.kill(os.getpid(), number)
+        return WORKER_ENDED_IDLE
+
+    supervise([WorkerSlot(Role.FOREGROUND, (), work, lambda died: None)])
+    assert words in caplog.text
+
+
 def test_a_worker_that_cannot_be_forked_now_is_forked_later(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

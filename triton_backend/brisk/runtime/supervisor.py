@@ -153,11 +153,9 @@ class WorkerSlot:
             return
         is_quick = time.monotonic() - self._started_s < 1.0
         self._quick_deaths = self._quick_deaths + 1 if is_quick else 0
-        is_signal = exit_status < 0
-        cause = signal.Signals(-exit_status).name if is_signal else f"exit status {exit_status}"
         LOGGER.warning(
-            f"worker {process} ({WORKER_NAMES[self.role]}) died ({cause}); starting another, "
-            "which gets its requests"
+            f"worker {process} ({WORKER_NAMES[self.role]}) died ({_cause(exit_status)}); starting "
+            "another, which gets its requests"
         )
         pause_s = _RESTART_PAUSE_S[min(self._quick_deaths, len(_RESTART_PAUSE_S) - 1)]
         self._due_s = time.monotonic() + pause_s
@@ -211,6 +209,14 @@ class WorkerSlot:
             os.close(self.handle)
             self.handle = None
         return os.waitstatus_to_exitcode(status)
+
+
+def _cause(exit_status: int) -> str:
+    if exit_status >= 0:
+        return f"exit status {exit_status}"
+    with contextlib.suppress(ValueError):  # most real-time signals have no name
+        return signal.Signals(-exit_status).name
+    return f"signal {-exit_status}"
 
 
 def _has_died(ended: os.waitid_result) -> bool:
