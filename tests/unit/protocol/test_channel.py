@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import fcntl
+import mmap
 import os
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -51,6 +53,20 @@ def test_the_longest_record_fits_a_message(pair: Pair) -> None:
     assert len(encode_record(longest)) == MAX_RECORD_BYTES
     send_record(pair[0], longest)
     assert Receiver(pair[1]).receive() == (longest, None)
+
+
+def test_a_receiver_takes_memory_for_what_it_has_received_alone(pair: Pair) -> None:
+    """A worker has one for each of its stubs."""
+    count, before = 100, resident_bytes()
+    receivers = [Receiver(pair[1]) for _ in range(count)]
+    for receiver in receivers:
+        send_record(pair[0], Cancel(1))
+        assert receiver.receive() == (Cancel(1), None)
+    assert resident_bytes() - before < count * MAX_RECORD_BYTES / 4
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
 
 
 def test_a_slab_s_memory_comes_with_its_record(pair: Pair) -> None:

@@ -12,6 +12,7 @@ one lookup by its text, and the same text gives the same object.
 
 import array
 import json
+import mmap
 import os
 import socket
 import struct
@@ -282,6 +283,7 @@ _WITH_DESCRIPTOR = (AttachSlab, ComputeInStub)
 _WAITING = int(socket.MSG_CMSG_CLOEXEC)
 _NOT_WAITING = int(socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT)
 _CUT_SHORT = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
+_PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 
 
 def check_peer(connection: socket.socket) -> int:
@@ -310,14 +312,14 @@ def send_record(connection: socket.socket, record: Record, descriptor: int | Non
 
 
 class Receiver:
-    """A receiver of records from one connection, with its own buffer. Used by one thread at a
-    time."""
+    """A receiver of records from one connection, with its own buffer, of which only as much is in
+    memory as the longest record has taken. Used by one thread at a time."""
 
     __slots__ = ("_buffer", "_buffers", "_connection")
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        self._buffer = memoryview(bytearray(MAX_RECORD_BYTES))
+        self._buffer = memoryview(mmap.mmap(-1, MAX_RECORD_BYTES, _PRIVATE))
         self._buffers = (self._buffer,)
 
     def receive(self, *, wait: bool = True) -> tuple[Record, int | None]:
