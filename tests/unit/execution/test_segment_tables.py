@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import random
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from brisk.errors import InternalError, InvalidModelError, UnavailableError
 from brisk.segments.table import SegmentTable
-from brisk.segments.timeline import EventKind
+from brisk.segments.timeline import GOES_ON_NS, EventKind, Recorder, clock_ns
 
 WAIT_S = 30.0
 
@@ -69,6 +70,35 @@ def test_an_executor_that_waits_for_a_slow_lane_loads_the_next_segments_meanwhil
     assert made[0] == (0, False)
     assert [made[1], made[2]] == [(1, True), (2, True)]
     lane.join(WAIT_S)
+
+
+def test_a_long_wait_for_a_lane_is_one_event() -> None:
+    """Else each second of waiting would keep a thousand in memory."""
+    begun, may_end = threading.Event(), threading.Event()
+
+    def load(index: int) -> Any:
+        begun.set()
+        assert may_end.wait(WAIT_S)
+        return index
+
+    made = SegmentTable(1, load)
+    lane = in_thread(lambda: made.work("load-0"))
+    assert begun.wait(WAIT_S)
+    threading.Timer(0.3, may_end.set).start()
+    assert made[0] == 0
+    lane.join(WAIT_S)
+    waits = [each for each in made.recorder.events() if each.kind is EventKind.WAIT]
+    assert len(waits) < 30, "a machine that is busy interrupts it now and then"
+    assert sum(each.end_ns - each.start_ns for each in waits) > 200_000_000
+
+
+def test_the_same_stage_at_another_time_is_another_event() -> None:
+    recorder = Recorder()
+    for _ in range(2):
+        recorder.add("issue", EventKind.WAIT, 3, clock_ns())
+        time.sleep(2 * GOES_ON_NS / 1e9)
+    recorder.add("issue", EventKind.WAIT, 4, clock_ns())
+    assert [each.segment for each in recorder.events()] == [3, 3, 4]
 
 
 def test_the_end_of_loading_is_told_before_anybody_has_the_last_segment() -> None:
