@@ -13,6 +13,7 @@ import pytest
 
 from brisk.protocol.runtime_paths import Role
 from brisk.runtime.heartbeat import Heartbeat, StallWatch
+from brisk.runtime.sessions import segment_session
 from brisk.runtime.sessions.attempts import (
     ATTEMPTS,
     MOST_DEATHS,
@@ -20,8 +21,11 @@ from brisk.runtime.sessions.attempts import (
     exchange_attempt,
     new_page,
 )
+from brisk.runtime.sessions.segment_session import load_segment_session
 from brisk.runtime.supervisor import WORKER_ENDED_IDLE, WorkerSlot, supervise
+from brisk.segments.prepared.preparation import prepare
 from brisk.tuning import SessionTuning
+from support.models.segment_models import scaling
 
 
 @pytest.fixture
@@ -85,6 +89,22 @@ def test_an_attempt_that_ends_forgets_the_deaths_before_it(model: Path) -> None:
     with pytest.raises(RuntimeError), exchange_attempt(model):
         raise RuntimeError
     assert may_be_tried(model)
+
+
+def test_sessions_on_one_thread_are_given_up_by_themselves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They take memory, and where that is too much, requests that crowd would end each worker."""
+    monkeypatch.setenv("BRISK_CACHE_DIR", str(tmp_path / "cache"))
+    path = scaling(tmp_path / "model.onnx")
+    prepare(path, 2)
+    session = load_segment_session(path, 2, print, None)
+    with monkeypatch.context() as patched:
+        patched.setattr(segment_session, "open_warm_program", lambda source: crash())
+        live(*[session.open_narrow] * MOST_DEATHS)
+    assert may_be_tried(path), "its other sessions are another exchange"
+    monkeypatch.setattr(segment_session, "open_warm_program", lambda source: pytest.fail("tried"))
+    assert session.open_narrow() is None
 
 
 def test_attempts_that_others_have_under_way_do_not_count(model: Path) -> None:

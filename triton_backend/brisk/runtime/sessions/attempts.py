@@ -11,6 +11,7 @@ the runtime with its container or machine.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import mmap
 import threading
 from collections.abc import Iterator
@@ -90,15 +91,19 @@ def exchange_attempt(
     most_deaths: int = MOST_DEATHS,
     *,
     keeps_deaths: bool = False,
+    kind: str = "",
 ) -> Iterator[bool]:
     """Open a context around an exchange; it yields whether the exchange may be tried. The model's
     deaths are forgotten when the exchange has ended, with or without an error, unless
-    ``keeps_deaths``: another exchange follows.
+    ``keeps_deaths``: another exchange follows. ``kind``: those of a kind count by themselves.
 
     If the deaths cannot be read, it may be tried. A load may start with optimised sessions, too:
     if a worker died of that, the next load starts without."""
     try:
         note = note_of(model, _DEATHS, tuning)
+        if kind:
+            name = hashlib.blake2b(f"{kind} {note.name}".encode(), digest_size=NOTE_BYTES)
+            note = note.with_name(name.hexdigest())
         deaths = _read(note)
     except (OSError, ValueError, InvalidModelError):
         yield True

@@ -157,7 +157,9 @@ class SegmentSession(Session):
         narrow = PreparedModel(source.path, self.path, 1, self.taps, tuning)
         if [each.digest for each in narrow.kept] != [each.digest for each in source.kept]:
             return None
-        return open_warm_program(narrow)
+        # they take as much memory again, which may be what ends the worker
+        with exchange_attempt(self.path, tuning, kind="narrow") as may_be_tried:
+            return open_warm_program(narrow) if may_be_tried else None
 
     def start_narrow(self, inputs: Mapping[str, Value], requested: Sequence[str]) -> Frame:
         narrow = self.narrow
