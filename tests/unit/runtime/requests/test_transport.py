@@ -271,3 +271,35 @@ def test_connections_beyond_the_limit_of_open_files_wait_for_others_to_go(
     assert len(transport.peers) == 6
     for connection in crowd:
         connection.close()
+
+
+def test_a_server_is_looked_for_once_however_many_stubs_it_has(
+    transport: Connections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each look reads a file, and requests wait meanwhile."""
+    looked: list[int] = []
+    ended: list[int] = []
+
+    def has_ended(process: int, birth: int | None) -> bool:
+        looked.append(process)
+        return process == GONE
+
+    monkeypatch.setattr(module, "has_ended", has_ended)
+    monkeypatch.setattr(module, "end_orphan", ended.append)
+    clients = [connect() for _ in range(6)]
+    assert list(transport.poll(1.0)) == []
+    peers = list(transport.peers.values())
+    for peer, parent in zip(peers, (THERE, THERE, THERE, GONE, GONE, 0), strict=True):
+        peer.parent, peer.is_welcome = parent, True
+    for now_ns in (0, module.ORPHAN_GRACE_NS):
+        module.retire_orphans(transport, now_ns)
+        assert sorted(looked) == [THERE, GONE]
+        looked.clear()
+    assert len(ended) == 2
+    assert [peer.is_open for peer in peers] == [True, True, True, False, False, True]
+    for client in clients:
+        client.close()
+
+
+THERE, GONE = 1, 2
+"""The numbers of two servers."""

@@ -312,9 +312,13 @@ GREETING_TIMEOUT_NS = 10_000_000_000
 
 
 def retire_orphans(connections: Connections, now_ns: int) -> None:
-    """End stubs of dead servers, and drop peers without a Hello; reads a file for each peer."""
+    """End stubs of dead servers, and drop peers without a Hello; reads a file for each server."""
+    ended: dict[tuple[int, int | None], bool] = {}
     for peer in list(connections.peers.values()):
-        if not peer.parent or not has_ended(peer.parent, peer.server_birth):
+        server = peer.parent, peer.server_birth
+        if server not in ended:
+            ended[server] = peer.parent > 0 and has_ended(*server)
+        if not ended[server]:
             peer.orphaned_ns = None
         elif peer.orphaned_ns is None:
             peer.orphaned_ns = now_ns
