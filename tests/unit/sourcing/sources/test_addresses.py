@@ -181,6 +181,15 @@ def test_a_redirect_to_anything_else_is_refused(location: str) -> None:
     assert "secret" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    "host",
+    ["\u2460\u2461\u2466.\u24ea.\u24ea.\u2460", "\uff11\uff12\uff17.0.0.1", "127\u30020.0\u30021"],
+)
+def test_an_address_in_other_digits_is_told_from_a_name(host: str) -> None:
+    """As a name, it would be left to the resolver, which nobody asks for what is an address."""
+    assert redirected(FROM, f"https://{host}/x", 1) == "https://127.0.0.1/x"
+
+
 def test_redirects_without_end_or_target_are_refused() -> None:
     with pytest.raises(SourceError, match=f"redirects more than {MOST_REDIRECTS} times"):
         redirected(FROM, "/b", MOST_REDIRECTS + 1)

@@ -29,7 +29,8 @@ class Proxy:
                 body = self.path.encode()
                 self.send_response(302 if self.path == FIRST else 200)
                 if self.path == FIRST:
-                    self.send_header("Location", proxy.target)
+                    location = proxy.target.encode().decode("latin-1")
+                    self.send_header("Location", location)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)
@@ -85,11 +86,13 @@ def test_one_into_this_network_is_not(proxy: Proxy, target: str) -> None:
     assert proxy.asked == [FIRST]
 
 
+@pytest.mark.parametrize("host", ["localhost", "\uff11\uff12\uff17.0.0.1"])
 def test_one_that_goes_past_the_proxy_is_checked_when_it_is_connected(
     proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("no_proxy", "localhost")
-    proxy.target = f"http://localhost:{proxy.port}/b"
+    """Also an address in full-width digits: no resolver is asked for it."""
+    monkeypatch.setenv("no_proxy", "localhost,127.0.0.1")
+    proxy.target = f"http://{host}:{proxy.port}/b"
     with pytest.raises(SourceError, match="is not public"):
         fetched()
     assert proxy.asked == [FIRST]

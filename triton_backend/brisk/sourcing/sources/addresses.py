@@ -17,6 +17,7 @@ from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit, urlunsp
 
 from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.resolver import ThreadedResolver
+from yarl import URL
 
 from brisk.errors import InvalidModelError
 from brisk.sourcing.sources.failures import MissingError
@@ -81,8 +82,9 @@ def _begins_with(parts: SplitResult, prefix: SplitResult) -> bool:
 def redirected(url: str, location: str, count: int) -> str:
     """Return the target URL of the ``count``-th redirect, from 1, which is an answer to ``url``.
 
-    Redirects may go to https, or to the scheme of ``url``. Raises MissingError if the redirect is
-    not followed.
+    It is as aiohttp requests it, whose full-width digits of a host, for one, are digits: the
+    address that is checked is then the one that is connected to. Redirects may go to https, or to
+    the scheme of ``url``. Raises MissingError if the redirect is not followed.
     """
     where = f"{shown_url(url)} redirects"
     if count > MOST_REDIRECTS:
@@ -90,7 +92,7 @@ def redirected(url: str, location: str, count: int) -> str:
     if not location:
         raise MissingError(f"{where} to nowhere")
     try:
-        target = urljoin(url, location)
+        target = str(URL(urljoin(url, location)))
         parts = _split(target)
     except (ValueError, InvalidModelError) as error:
         raise MissingError(f"{where} to what is no URL") from error
