@@ -80,6 +80,29 @@ def test_a_range_that_is_none_is_the_sources_failure(
         asyncio.run(read())
 
 
+def test_what_is_no_http_is_told_without_the_urls_query(
+    answer: tuple[str, list[bytes]],
+) -> None:
+    """It may be what lets one in, as the signature of an object store."""
+    url, answers = answer
+    answers += [b"nonsense\r\n\r\n"] * 2
+
+    async def read() -> None:
+        web = Web()
+        try:
+            with pytest.raises(SourceError, match=r"/m/model\.onnx: the answer is no") as caught:
+                await web.get_small(f"{url}?signature=secret", 100)
+            assert "secret" not in str(caught.value)
+            with pytest.raises(SourceError, match=r"/m/model\.onnx: the answer is no") as caught:
+                async with web.get_range(f"{url}?signature=secret", 0, 4, 9):
+                    pass
+            assert "secret" not in str(caught.value)
+        finally:
+            await web.close()
+
+    asyncio.run(read())
+
+
 class OddRegistry(VirtualRegistry):
     """One whose answers raise what no reader of answers expects."""
 

@@ -88,7 +88,7 @@ def test_one_into_this_network_is_not(proxy: Proxy, target: str) -> None:
 
 @pytest.mark.parametrize("host", ["localhost", "\uff11\uff12\uff17.0.0.1"])
 def test_one_that_goes_past_the_proxy_is_checked_when_it_is_connected(
-    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch, host: str
 ) -> None:
     """Also an address in full-width digits: no resolver is asked for it."""
     monkeypatch.setenv("no_proxy", "localhost,127.0.0.1")
@@ -96,3 +96,21 @@ def test_one_that_goes_past_the_proxy_is_checked_when_it_is_connected(
     with pytest.raises(SourceError, match="is not public"):
         fetched()
     assert proxy.asked == [FIRST]
+
+
+def test_a_proxy_that_refuses_is_told_without_the_urls_query(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not know CONNECT, by which a proxy leads to https."""
+    monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{proxy.port}")
+
+    async def fetch() -> None:
+        web = Web()
+        try:
+            await web.get_small("https://models.example/a?signature=secret", 1000)
+        finally:
+            await web.close()
+
+    with pytest.raises(SourceError, match=r"models\.example/a: the proxy answers 501") as caught:
+        asyncio.run(fetch())
+    assert "secret" not in str(caught.value)

@@ -312,3 +312,8 @@ def _said(error: Exception) -> str:
     if isinstance(error, aiohttp.InvalidURL):
         return "it is no URL"
     return str(error) or type(error).__name__
+    if isinstance(error, aiohttp.ClientHttpProxyError):
+        return f"the proxy answers {error.status} {error.message}".rstrip()
+    if isinstance(error, aiohttp.ClientResponseError):  # its text names the whole URL
+        what, _, _ = error.message.partition("\n")
+        return f"the answer is no HTTP: {what}"
