@@ -8,6 +8,8 @@ import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +18,7 @@ from brisk.sourcing.sources import beginning, downloads
 from brisk.sourcing.sources.downloads import Web
 from brisk.sourcing.sources.peers import PeerHost
 from brisk.sourcing.sources.registry import Registry
+from support.remote.published import publish
 
 PATIENCE_S = 0.3
 QUERY = "?token=word"
@@ -34,14 +37,18 @@ def silent() -> Iterator[str]:
         yield f"127.0.0.1:{listener.getsockname()[1]}"
 
 
-@pytest.fixture
-def trickling() -> Iterator[str]:
-    """The address of a server whose answer never ends, and comes in small pieces."""
+HEADER = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n"
+
+
+@pytest.fixture(params=[HEADER])
+def trickling(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The address of a server whose answer, after its first bytes, never ends, and comes in small
+    pieces."""
     is_over = threading.Event()
 
     def trickle(connection: socket.socket) -> None:
         with connection, contextlib.suppress(OSError):
-            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
+            connection.sendall(request.param)
             while not is_over.wait(PATIENCE_S / 20):
                 connection.sendall(b"{")
 
@@ -111,3 +118,48 @@ def test_a_registry_that_accepts_and_sends_nothing_is_named_after_some_time(
 def test_a_registry_whose_manifest_only_trickles_is_named_after_some_time(trickling: str) -> None:
     with pytest.raises(UnavailableError, match=rf"{trickling}/m/manifest\.json: only \d+ bytes"):
         obtain(f"http://{trickling}/m/manifest.json")
+
+
+@pytest.mark.parametrize("trickling", [b"HTTP/1.1 200 OK\r\nServer: "], indirect=True)
+def test_a_registry_whose_header_only_trickles_is_named_after_some_time(trickling: str) -> None:
+    with pytest.raises(UnavailableError, match=rf"{trickling}/m/manifest\.json: no byte"):
+        obtain(f"http://{trickling}/m/manifest.json")
+
+
+def test_of_many_hosts_that_have_a_manifest_few_send_it(silent: str, tmp_path: Path) -> None:
+    published = publish(tmp_path / "m", 1000)
+    text = (published.folder / "manifest.json").read_bytes()
+    asked: list[str] = []
+
+    class Peer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+        def log_message(self, *words: object) -> None:
+            return
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Peer)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+
+    async def run() -> tuple[bytes, bytes]:
+        web = Web()
+        try:
+            host = PeerHost(f"127.0.0.1:{server.server_port}", web, "me", is_secure=False)
+            peers = [host.copy_of(published.sha256) for _ in range(40)]
+            registry = Registry(f"http://{silent}/m/manifest.json", web)
+            return await beginning.obtain(registry, peers, published.sha256)
+        finally:
+            await web.close()
+
+    try:
+        assert asyncio.run(run()) == (text, b"")
+    finally:
+        server.shutdown()
+        thread.join(10)
+        server.server_close()
+    assert 1 <= len(asked) <= 10

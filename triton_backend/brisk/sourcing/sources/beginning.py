@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import Sequence
 
 from brisk.copies.manifest import read_manifest
-from brisk.errors import InvalidModelError, UnavailableError
+from brisk.errors import BriskError, InvalidModelError, UnavailableError
 from brisk.sourcing.log import LOGGER
 from brisk.sourcing.policies.patience import pause_s
 from brisk.sourcing.sources.failures import MissingError, SourceError
@@ -19,8 +20,9 @@ OPEN_PATIENCE_S = 20.0
 go on."""
 
 ALONE_S = 0.05
-"""The registry's head start before peers are also asked for the manifest: a connection to each,
-with its handshake, takes longer than most registries do."""
+"""The head start of the registry before a peer is also asked for the manifest, and of each peer
+before the next one, unless it fails: a connection, with its handshake, takes longer than most
+registries do, and the manifest of a large model, megabytes, would come from all hosts at once."""
 
 _HEAD_S = 2.0
 """The longest wait for the head once the manifest is here; after it the head is requested again,
@@ -63,17 +65,24 @@ async def _head(registry: Registry) -> bytes:
 async def _obtain_manifest(registry: Registry, peers: Sequence[PeerCopy], sha256: str) -> bytes:
     began_s, failures = time.monotonic(), 0
     while True:
-        tasks = [asyncio.create_task(_manifest(registry, sha256))]
+        sources: list[Registry | PeerCopy] = [registry, *random.sample(peers, len(peers))]
+        tasks: list[asyncio.Task[bytes]] = []
+        pending: set[asyncio.Task[bytes]] = set()
+        problems: list[BriskError] = []
         try:
-            await asyncio.wait(tasks, timeout=ALONE_S if peers else None)
-            if not tasks[0].done() or tasks[0].exception() is not None:
-                tasks += [asyncio.create_task(_manifest(peer, sha256)) for peer in peers]
-            problems = []
-            for manifest in asyncio.as_completed(tasks):
-                try:
-                    return await manifest
-                except (SourceError, InvalidModelError) as error:
-                    problems.append(error)
+            while pending or len(tasks) < len(sources):
+                if len(tasks) < len(sources):
+                    tasks.append(asyncio.create_task(_manifest(sources[len(tasks)], sha256)))
+                    pending.add(tasks[-1])
+                patience_s = ALONE_S if len(tasks) < len(sources) else None
+                done, pending = await asyncio.wait(
+                    pending, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED
+                )
+                for task in done:
+                    try:
+                        return await task
+                    except (SourceError, InvalidModelError) as error:
+                        problems.append(error)
         finally:
             for task in tasks:
                 task.cancel()

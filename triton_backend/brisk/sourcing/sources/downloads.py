@@ -110,8 +110,9 @@ class Web:
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Yield the answer to a GET; redirects are followed as ``addresses`` allows.
 
-        ``silence_s``: the longest wait for the connection, and for each further byte; None: no
-        limit. Raises SourceError if there is no answer, also while the caller reads it.
+        ``silence_s``: the longest wait for the connection, for the answer's header from then on,
+        and for each further byte; None: no limit. Raises SourceError if there is no answer, also
+        while the caller reads it.
         """
         count, is_outward, target = 0, False, url
         patience = aiohttp.ClientTimeout(
@@ -120,11 +121,12 @@ class Web:
         while True:
             is_direct = not self._goes_through_a_proxy(target)
             session = self._session(target, is_outward=is_outward and is_direct)
+            asked = session.get(target, headers=headers, allow_redirects=False, timeout=patience)
             try:
-                response = await session.get(
-                    target, headers=headers, allow_redirects=False, timeout=patience
-                )
-            except (aiohttp.ClientError, OSError, ValueError) as error:
+                # a header that trickles is never silent
+                most_s = None if silence_s is None else 2 * silence_s
+                response = await asyncio.wait_for(asked, most_s)
+            except (aiohttp.ClientError, OSError, ValueError, asyncio.TimeoutError) as error:
                 raise SourceError(f"{addresses.shown_url(target)}: {_said(error)}") from error
             if not follows or response.status not in _REDIRECTS:
                 break
@@ -311,9 +313,9 @@ def _said(error: Exception) -> str:
         return str(error.os_error) or type(error.os_error).__name__
     if isinstance(error, aiohttp.InvalidURL):
         return "it is no URL"
-    return str(error) or type(error).__name__
     if isinstance(error, aiohttp.ClientHttpProxyError):
         return f"the proxy answers {error.status} {error.message}".rstrip()
     if isinstance(error, aiohttp.ClientResponseError):  # its text names the whole URL
         what, _, _ = error.message.partition("\n")
         return f"the answer is no HTTP: {what}"
+    return str(error) or type(error).__name__
