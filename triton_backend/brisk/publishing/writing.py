@@ -168,13 +168,17 @@ def _to_s3(parts: SplitResult) -> _Put:
         raise InvalidConfigurationError(
             "publishing to s3:// needs boto3: pip install 'brisk-triton[s3]'"
         ) from error
-    client: Any = boto3.client("s3")
+    try:
+        client: Any = boto3.client("s3")
+    except (BotoCoreError, ValueError) as error:  # the profile, region or endpoint that is set
+        raise InvalidConfigurationError(f"s3://{parts.netloc}: {error}") from error
 
     def put(name: str, file: BinaryIO, size: int) -> None:
         key = f"{unquote(parts.path).strip('/')}/{name}".lstrip("/")
         try:
             client.upload_fileobj(file, parts.netloc, key)
-        except (BotoCoreError, ClientError) as error:
+        except (Boto3Error, BotoCoreError, ClientError) as error:
             raise UnavailableError(f"s3://{parts.netloc}/{key}: {error}") from error
 
     return put
+        from boto3.exceptions import Boto3Error

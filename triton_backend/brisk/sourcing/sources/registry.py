@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import stat
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, NamedTuple, Protocol
@@ -18,6 +19,9 @@ from brisk.sourcing.sources.downloads import READ_BYTES, ArrivingPieces, Web
 from brisk.sourcing.sources.failures import MissingError, SourceError, WrongBytesError
 
 _SIGNED_S = 3600
+
+_MAKING_SIGNER = threading.Lock()
+"""Held while boto3 makes a client: the session that all share is not safe for several threads."""
 
 
 def expect_any(least: int) -> None:
@@ -111,18 +115,19 @@ class Registry:
         try:
             import boto3
             from botocore.config import Config
-            from botocore.exceptions import BotoCoreError
+            from botocore.exceptions import BotoCoreError, ClientError
         except ImportError as error:
             raise InvalidConfigurationError(
                 f"{addresses.shown_url(url)}: boto3 signs such URLs, and is not installed: "
                 f"pip install 'brisk-triton[s3]'"
             ) from error
         try:
-            if self._signer is None:
-                self._signer = boto3.client("s3", config=Config(signature_version="s3v4"))
+            with _MAKING_SIGNER:
+                if self._signer is None:
+                    self._signer = boto3.client("s3", config=Config(signature_version="s3v4"))
             place = {"Bucket": parts.netloc, "Key": unquote(parts.path).lstrip("/")}
             return str(self._signer.generate_presigned_url("get_object", place, _SIGNED_S))
-        except BotoCoreError as error:
+        except (BotoCoreError, ClientError, ValueError) as error:
             raise SourceError(f"{addresses.shown_url(url)}: {error}") from error
 
 
