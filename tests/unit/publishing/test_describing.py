@@ -142,6 +142,37 @@ def test_data_under_the_name_of_what_is_published_beside_it_is_refused(
         describe(model, 1, with_form=False)
 
 
+def test_a_model_of_more_files_than_hosts_take_is_refused_before_it_is_read(
+    tmp_path: Path,
+) -> None:
+    """As PyTorch exports large ones: a file for each tensor."""
+    weights = {f"w{number}": np.ones(4, np.float32) for number in range(254)}
+    names = ["x", *(f"s{number}" for number in range(253)), "y"]
+    model = save(
+        tmp_path / "model.onnx",
+        [
+            helper.make_node("Add", [before, weight], [after])
+            for before, weight, after in zip(names, weights, names[1:], strict=False)
+        ],
+        [info("x", 4)],
+        [info("y", 4)],
+        weights,
+        save_as_external_data=True,
+        all_tensors_to_one_file=False,
+        size_threshold=0,
+    )
+    with pytest.raises(InvalidModelError, match="consists of 255 files; expected 254 at most"):
+        describe(model, 1, with_form=False)
+
+
+def test_names_that_no_host_takes_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    model = chain(tmp_path / ".hidden.onnx", layers=2, width=64)
+    described = describe(model, 1, with_form=False)
+    with pytest.raises(InvalidModelError, match=r"hidden\.onnx.* is no name of a file"):
+        publish(described, str(tmp_path / "there"))
+    assert not (tmp_path / "there").exists()
+
+
 def test_a_published_form_carries_no_seal(tmp_path: Path) -> None:
     form = tmp_path / "form"
     form.write_bytes(b"\1" * 200)

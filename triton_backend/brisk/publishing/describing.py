@@ -17,6 +17,7 @@ from brisk.artefacts.seals import DIGEST_BYTES as SEAL_BYTES
 from brisk.copies.manifest import (
     CHUNK_BYTES,
     HEAD_NAME,
+    MOST_FILES,
     ListedFile,
     ListedSegment,
     Manifest,
@@ -36,6 +37,9 @@ from brisk.segments.prepared.form import PreparedModel, find_prepared
 from brisk.segments.source import FileBytes, Source
 
 FORMS_FOLDER = "forms"
+
+_OTHER_FILES = 2
+"""The files of a manifest besides the model's own: the head, and a prepared form."""
 
 _WEIGHTS = frozenset(
     number
@@ -68,6 +72,11 @@ def describe(model: Path, threads: int, *, with_form: bool = True) -> Published:
     names = [model.name, *(name for name in model_file.files if name != model.name)]
     for taken in {HEAD_NAME, MANIFEST}.intersection(names):
         raise InvalidModelError(f"{model}: its data lies in '{taken}'; rename that")
+    if len(names) > MOST_FILES - _OTHER_FILES:
+        raise InvalidModelError(
+            f"{model}: it consists of {len(names)} files; expected {MOST_FILES - _OTHER_FILES} at "
+            "most: onnx.save_model puts the data of all tensors into one"
+        )
     cuts = cuts_of(model)
     source = BareModel(model, threads, cuts)
     paths = {name: model.parent / name for name in names}

@@ -39,30 +39,54 @@ def publish(
     """Write everything below ``url``, the manifest last. Return the text of ``model.remote``.
 
     ``tell`` is called with the name and size of each file. Raises InvalidConfigurationError for a
-    place that cannot be written to, UnavailableError if it does not take a file.
+    place that cannot be written to, InvalidModelError for names that no host takes, both before
+    anything is written; UnavailableError if the place does not take a file.
     """
-    put = _writer(url)
+    put, text = _writer(url), write_manifest(published.manifest)
     for name, content in published.contents.items():
         with _opened(content) as (file, size):
             tell(f"{name}: {size / 1e6:.1f} MB")
             put(name, file, size)
-    text = write_manifest(published.manifest)
     put(MANIFEST, io.BytesIO(text), len(text))
     return remote_text(url, text)
 
 
+def check_places(url: str, found_at: str) -> None:
+    """Raise InvalidConfigurationError if nothing can be published to ``url``, or no host could
+    fetch it from ``found_at``. Nobody is asked."""
+    _writer(url)
+    _place(found_at)
+
+
 def remote_text(url: str, manifest: bytes) -> str:
-    """Return the text of an entry's ``model.remote`` for a manifest below ``url``."""
+    """Return the text of an entry's ``model.remote`` for a manifest below ``url``.
+
+    Raises InvalidConfigurationError if that is no place.
+    """
     sha256 = hashlib.sha256(manifest).hexdigest()
     return json.dumps({"url": f"{_place(url)}/{MANIFEST}", "sha256": sha256}, indent=1) + "\n"
 
 
 def _place(url: str) -> str:
-    """Return the URL of a place without what is the publisher's alone: user, password, query."""
+    """Return the URL of a place without what is the publisher's alone: user, password, query.
+
+    Raises InvalidConfigurationError if it is of a scheme that is not known.
+    """
+    _check_scheme(url)
     if _split(url).scheme not in _SCHEMES:
         url = Path(os.path.abspath(url)).as_uri()
     parts = urlsplit(url)
     return urlunsplit((parts.scheme, _host(parts), _path(parts), "", ""))
+
+
+def _check_scheme(url: str) -> None:
+    """Raise InvalidConfigurationError unless ``url`` is a folder, or of a scheme that is known."""
+    parts = _split(url)
+    if "://" in url and parts.scheme not in _SCHEMES:
+        shown = urlunsplit((parts.scheme, _host(parts), parts.path, "", ""))
+        raise InvalidConfigurationError(
+            f"'{shown:.80}': expected a folder, or a URL of {', '.join(_SCHEMES)}"
+        )
 
 
 def _split(url: str) -> SplitResult:
@@ -99,16 +123,12 @@ _Put = Callable[[str, BinaryIO, int], None]
 
 
 def _writer(url: str) -> _Put:
+    _check_scheme(url)
     parts = _split(url)
     if parts.scheme in ("http", "https"):
         return _to_http(parts)
     if parts.scheme == "s3":
         return _to_s3(parts)
-    if "://" in url and parts.scheme != "file":
-        shown = urlunsplit((parts.scheme, _host(parts), parts.path, "", ""))
-        raise InvalidConfigurationError(
-            f"'{shown:.80}': expected a folder, or a URL of {', '.join(_SCHEMES)}"
-        )
     folder = Path(unquote(parts.path) if parts.scheme == "file" else url)
     return lambda name, file, size: _put_file(folder / name, file)
 
@@ -154,7 +174,7 @@ def _to_http(parts: SplitResult) -> _Put:
         except urllib.error.HTTPError as error:
             error.close()
             raise UnavailableError(f"PUT {shown}: {error.code} {error.reason}") from error
-        except (OSError, HTTPException) as error:
+        except (OSError, HTTPException, UnicodeError) as error:  # the last: of a host's name
             raise UnavailableError(f"PUT {shown}: {error}") from error
 
     return put
@@ -163,6 +183,7 @@ def _to_http(parts: SplitResult) -> _Put:
 def _to_s3(parts: SplitResult) -> _Put:
     try:
         import boto3
+        from boto3.exceptions import Boto3Error
         from botocore.exceptions import BotoCoreError, ClientError
     except ImportError as error:
         raise InvalidConfigurationError(
@@ -181,4 +202,3 @@ def _to_s3(parts: SplitResult) -> _Put:
             raise UnavailableError(f"s3://{parts.netloc}/{key}: {error}") from error
 
     return put
-        from boto3.exceptions import Boto3Error

@@ -56,9 +56,11 @@ def publish(
     from brisk.copies.manifest import write_manifest
     from brisk.protocol.entry_files import CONFIG_FILE
     from brisk.publishing.describing import cuts_of, describe
+    from brisk.publishing.writing import check_places, remote_text
     from brisk.publishing.writing import publish as write
     from brisk.publishing.writing import remote_text
     from brisk.segments.prepared.preparation import is_prepared, prepare
+    check_places(url, found_at or url)  # first: what follows may take minutes
 
     file, cores = model_file(model, version), threads or len(os.sched_getaffinity(0))
     if form and not is_prepared(file, cores, cuts := cuts_of(file)):
