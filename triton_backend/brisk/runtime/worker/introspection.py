@@ -8,11 +8,12 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+from brisk.errors import ProtocolError
 from brisk.protocol import records
 from brisk.protocol.records import Span
 from brisk.protocol.runtime_paths import Role
@@ -72,9 +73,12 @@ class Observation:
             samples = (
                 STATISTICS.take_news(peer.parent) if question.takes_news else STATISTICS.samples()
             )
+
+        def told(part: tuple[records.Sample, ...], is_last: bool) -> records.StatisticsTold:
+            return records.StatisticsTold(self.role.value, is_chosen, part, is_last)
+
         for part, is_last in _parts(samples, SAMPLES_PER_RECORD):
-            told = records.StatisticsTold(self.role.value, is_chosen, part, is_last)
-            self.transport.send(peer, told)
+            self._tell(peer, part, is_last, told)
 
     def begin_trace(self, peer: Peer) -> None:
         """Record spans until a peer asks for them, or ``peer`` has gone."""
@@ -87,7 +91,25 @@ class Observation:
         if left_out:
             LOGGER.warning(f"a trace holds {MAX_SPANS} spans: {left_out} later ones are left out")
         for part, is_last in _parts(spans, SPANS_PER_RECORD):
-            self.transport.send(peer, records.TraceTold(tuple(map(_cut, part)), is_last))
+            self._tell(peer, tuple(map(_cut, part)), is_last, records.TraceTold)
+
+    def _tell(
+        self,
+        peer: Peer,
+        part: tuple[_Told, ...],
+        is_last: bool,
+        told: Callable[[tuple[_Told, ...], bool], records.Record],
+    ) -> None:
+        """Send a part of an answer in a record, or in several if it is too long for one: texts
+        that are not ASCII take six bytes a character."""
+        try:
+            self.transport.send(peer, told(part, is_last))
+        except ProtocolError:
+            if len(part) < 2:
+                raise
+            middle = len(part) // 2
+            self._tell(peer, part[:middle], False, told)
+            self._tell(peer, part[middle:], is_last, told)
 
     def _reader(self, peer: Peer) -> Peer:
         reader = self.readers.get(peer.parent)
@@ -140,7 +162,15 @@ class Observation:
             ),
             incidents=tuple(Incident(now_ns - at_ns, what) for at_ns, what in incidents),
         )
-        self.transport.send(peer, status)
+        while True:
+            try:
+                self.transport.send(peer, status)
+                return
+            except ProtocolError:  # it is too long: some models are left out
+                if not status.models:
+                    raise
+                fewer = status.models[: len(status.models) * 3 // 4]
+                status = status._replace(models=fewer)
 
     def _model(self, entry: SessionEntry, waiting: Mapping[str, int]) -> ModelStatus:
         model, session, bindings = entry.bindings[0].model, entry.session, entry.bindings
