@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import ssl
 import stat
@@ -85,6 +86,37 @@ def test_what_is_there_is_never_overwritten(keys: Path) -> None:
     after = contents(keys)
     assert {name: after[name] for name in before} == before
     assert after[f"b/{AUTHORITY}"] == before[AUTHORITY]
+
+
+def test_an_authority_whose_making_was_broken_off_is_completed(keys: Path) -> None:
+    (keys / AUTHORITY).unlink()
+    for folder in make_keys(keys, ["b"]):
+        read_keys(folder)
+    assert (keys / AUTHORITY).read_bytes() == (keys / "b" / AUTHORITY).read_bytes()
+
+
+def test_a_disk_that_is_full_leaves_no_half_of_a_key(tmp_path: Path) -> None:
+    folder = tmp_path / "keys"
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            make_keys(folder, ["a"])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert contents(folder) == {}
+    for each in make_keys(folder, ["a"]):
+        read_keys(each)
+
+
+def test_no_host_is_made_by_another_key_than_the_authoritys(keys: Path) -> None:
+    """It is kept elsewhere, for safety's sake."""
+    (keys / AUTHORITY_KEY).unlink()
+    for _ in range(2):
+        with pytest.raises(InvalidConfigurationError, match=r"ca\.key is missing, the key of"):
+            make_keys(keys, ["b"])
+    assert not (keys / AUTHORITY_KEY).exists()
+    assert not (keys / "b").exists()
 
 
 def test_one_host_named_twice_is_refused_before_anything_is_made(tmp_path: Path) -> None:

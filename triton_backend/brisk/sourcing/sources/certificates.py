@@ -62,7 +62,8 @@ def make_keys(folder: Path, names: Sequence[str]) -> list[Path]:
     authority unless one exists. Existing files are not changed.
 
     The authority's own key stays in ``folder``: with it, keys of more hosts can be made. Raises
-    InvalidConfigurationError if a name is invalid or repeated, or a host's folder exists.
+    InvalidConfigurationError if a name is invalid or repeated, a host's folder exists, or the
+    authority's key is missing.
     """
     places = []
     for name in names:
@@ -87,15 +88,25 @@ def make_keys(folder: Path, names: Sequence[str]) -> list[Path]:
 
 
 def _authority(folder: Path) -> tuple[Any, Any]:
-    """Return the authority's key and certificate; make them unless they exist."""
+    """Return the authority's key and certificate; make each unless it exists: whoever made the key
+    may have been ended before the certificate.
+
+    Raises InvalidConfigurationError if the certificate alone is there: another key's would be
+    believed by no host.
+    """
     x509, serialization = _library()
     if not (folder / AUTHORITY_KEY).exists():
-        key = _new_key()
-        certificate = _certificate("brisk hosts", key, None, key)
-        _write(folder / AUTHORITY_KEY, _secret(key), 0o600)
-        _write(folder / AUTHORITY, _as_text(certificate), 0o644)
+        if (folder / AUTHORITY).exists():
+            raise InvalidConfigurationError(
+                f"{folder / AUTHORITY_KEY} is missing, the key of {folder / AUTHORITY}; expected "
+                "both, or a folder without either"
+            )
+        _write(folder / AUTHORITY_KEY, _secret(_new_key()), 0o600)
     with open(open_own(folder / AUTHORITY_KEY, is_secret=True), "rb") as file:
         key = serialization.load_pem_private_key(file.read(), None)
+    if not (folder / AUTHORITY).exists():
+        certificate = _certificate("brisk hosts", key, None, key)
+        _write(folder / AUTHORITY, _as_text(certificate), 0o644)
     with open(open_own(folder / AUTHORITY), "rb") as file:
         return key, x509.load_pem_x509_certificate(file.read())
 
@@ -177,10 +188,15 @@ def _secret(key: Any) -> bytes:
 
 
 def _write(path: Path, data: bytes, mode: int) -> None:
-    """Write a new file. Raises FileExistsError if it exists, OSError."""
+    """Write a new file, whole or not at all. Raises FileExistsError if it exists, OSError."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    with open(os.open(path, flags, mode), "wb") as file:
-        file.write(data)
+    descriptor = os.open(path, flags, mode)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(data)
+    except BaseException:
+        path.unlink()
+        raise
 
 
 def _library() -> tuple[Any, Any]:
