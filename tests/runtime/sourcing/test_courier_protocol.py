@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from brisk.cli.application import application
 from brisk.copies.local import LocalCopy
 from brisk.copies.manifest import Range
 from brisk.errors import InvalidRequestError
@@ -230,6 +232,21 @@ def test_an_object_stores_url_is_signed_with_the_machines_credentials(
     signed = [query for query in store.queries if "X-Amz-Signature=" in query]
     assert signed == store.queries
     assert not any("hidden" in query for query in store.queries)
+
+
+def test_a_copys_url_is_shown_as_it_is(
+    tmp_path: Path, start: Start, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Brackets, of an IPv6 address, too, are no markup of the terminal's."""
+    published = publish(tmp_path / "net[v1]", 100_000)
+    registry = serve(published._replace(folder=tmp_path))
+    host = start()
+    monkeypatch.setenv("BRISK_RUNTIME_DIR", str(host.runtime))
+    url = f"{registry.url}/net[v1]/manifest.json"
+    with host.client() as client:
+        client.fetch(published, url)
+        told = CliRunner().invoke(application, ["hosts"], env={"COLUMNS": "250"})
+    assert url in told.stdout, told.output
 
 
 # What hosts ask of each other.

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from brisk.cli.commands.status import _show
 from brisk.cli.views.status import _COLUMNS, ProcessUse, StatusSnapshot, quantile_s, render
 from brisk.protocol.records import Sample
+from brisk.protocol.runtime_paths import RuntimePaths
 from brisk.protocol.status import Incident, ModelStatus, RunStatus, Status
 from brisk.telemetry.metrics import BOUNDS_NS
 
@@ -91,6 +94,12 @@ def row(lines: Sequence[str], name: str) -> list[str]:
 def test_a_model_has_one_row_with_its_state(status: ModelStatus, state: str) -> None:
     line = " ".join(row(shown(snapshot(status)), "net"))
     assert line == f"net/1 realtime {state} 1.0 MiB 3 0 6"
+
+
+def test_a_name_is_shown_as_it_is(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    _show(RuntimePaths(tmp_path, "cpu"), [snapshot(model("net[v1]:x:"))], 0.0)
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert row(lines, "net[v1]:x:")
 
 
 def test_a_worker_has_one_line_with_what_it_takes_of_the_machine() -> None:

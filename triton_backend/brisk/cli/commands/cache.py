@@ -54,7 +54,7 @@ def show() -> None:
         table.add_row(*_cells(each.size_bytes, each.used_s, is_held), made_from)
     directory = store.artefacts_directory()
     if artefacts:
-        Console().print(table)
+        Console(markup=False, emoji=False).print(table)
         total = sum(each.size_bytes for each in artefacts) / 2**20
         print(f"{len(artefacts)} in {directory}: {total:.1f} of {room.limit() / 2**20:.0f} MiB")
     else:
@@ -87,7 +87,7 @@ def _show_copies() -> None:
         origin = each.folder / ORIGIN
         url = shown_url(origin.read_text()) if origin.is_file() else each.folder.name
         table.add_row(*_cells(each.size_bytes, each.used_s, each.is_held), url)
-    Console().print(table)
+    Console(markup=False, emoji=False).print(table)
     total = sum(each.size_bytes for each in copies) / 2**20
     print(f"{counted(len(copies), 'copy', 'copies')} in {remote_directory()}: {total:.1f} MiB")
 

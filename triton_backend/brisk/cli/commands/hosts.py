@@ -58,10 +58,9 @@ def publish(
     from brisk.publishing.describing import cuts_of, describe
     from brisk.publishing.writing import check_places, remote_text
     from brisk.publishing.writing import publish as write
-    from brisk.publishing.writing import remote_text
     from brisk.segments.prepared.preparation import is_prepared, prepare
-    check_places(url, found_at or url)  # first: what follows may take minutes
 
+    check_places(url, found_at or url)  # first: what follows may take minutes
     file, cores = model_file(model, version), threads or len(os.sched_getaffinity(0))
     if form and not is_prepared(file, cores, cuts := cuts_of(file)):
         prepare(file, cores, cuts)
@@ -115,7 +114,7 @@ def show(context: typer.Context) -> None:
             "\n".join(sources),
             each.get("problem", ""),
         )
-    Console().print(table)
+    Console(markup=False, emoji=False).print(table)
 
 
 @hosts.command()

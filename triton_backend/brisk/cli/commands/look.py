@@ -64,7 +64,7 @@ def explain(
 
     if not re.fullmatch(r"cpu|cuda:\d+", device):
         raise InvalidConfigurationError(f"there is no device '{device}'; name cpu or cuda:N")
-    console = Console(soft_wrap=True, highlight=False)
+    console = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
 
     def tell(entry: Path) -> None:
         if hosts is None:
@@ -72,7 +72,7 @@ def explain(
         else:
             lines = _parted(entry, version, device, (hosts, link, registry), anywhere=anywhere)
         for line in lines:
-            console.print(line, markup=False)
+            console.print(line)
 
     for_each_entry(model, tell)
 
@@ -142,7 +142,7 @@ def check(
     from brisk.cli.views.checking import PROBLEM, check_repository
 
     remarks = []
-    console = Console(soft_wrap=True, highlight=False)
+    console = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
     for remark in check_repository(repository):
         remarks.append(remark)
         if not as_json:
@@ -154,7 +154,7 @@ def check(
     if as_json:
         print(json.dumps([remark._asdict() for remark in remarks], indent=1))
     elif not problems:
-        console.print(f"nothing in '{repository}' would be refused", markup=False)
+        console.print(f"nothing in '{repository}' would be refused")
     if problems:
         raise typer.Exit(1)
 

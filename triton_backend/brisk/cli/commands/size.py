@@ -256,7 +256,7 @@ def _show(alone_mib: float, sizes: Sequence[Size]) -> None:
             figures = [f"{each.p50_ms:.2f}", f"{each.p99_ms:.2f}", f"{each.processor_ms:.2f}"]
             figures.append(f"{1e3 / each.processor_ms:.0f}")
         table.add_row(each.entry, f"{each.mib:.1f}", *figures)
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
         console.width = _PIPE_COLUMNS
     console.print(table)
@@ -268,4 +268,4 @@ def _show(alone_mib: float, sizes: Sequence[Size]) -> None:
     for each in sizes:
         if each.problem:
             what = "was not asked" if each.is_loaded else "was not loaded"
-            console.print(f"'{each.entry}' {what}: {each.problem}", markup=False, soft_wrap=True)
+            console.print(f"'{each.entry}' {what}: {each.problem}", soft_wrap=True)

@@ -87,7 +87,7 @@ def _show(place: RuntimePaths, snapshots: list[StatusSnapshot], interval_s: floa
     from rich.console import Console
     from rich.live import Live
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
         console.width = PIPE_COLUMNS
     if not interval_s or not console.is_terminal:

@@ -45,7 +45,7 @@ def show(
             f"server learns, or {train} now"
         )
     cascade = _read(file, path)
-    console = Console(soft_wrap=True, highlight=False)
+    console = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
     print_cascade(console, cascade)
     versions = {"caches": cascade}
     adapted = latest(file)
@@ -56,10 +56,10 @@ def show(
             print_cascade(console, learned)
             versions["adapted"] = learned
         except InvalidModelError as error:
-            console.print(str(error), markup=False)
+            console.print(str(error))
     print_live_figures(console, file)
     if plot is not None:
-        console.print(f"drawn: {draw_caches(file, versions, plot)}", markup=False)
+        console.print(f"drawn: {draw_caches(file, versions, plot)}")
 
 
 def export(

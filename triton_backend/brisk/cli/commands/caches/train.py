@@ -171,7 +171,7 @@ def _train(
     from brisk.exits.exploration import explore, explore_whole
 
     groups, samples, more, _ = training_data
-    console = Console(soft_wrap=True, highlight=False)
+    console = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
     cascade: Cascade | None
     with unchanged(subject.file) as digest, bars(console) as drawn:
         folder = _work_folder(digest, subject.scores, groups, more, settings.seed)
@@ -190,10 +190,10 @@ def _train(
         print_exploration(console, explored)
     print_outcome(console, cascade, verification)
     if cascade is None:
-        console.print(f"no caches were written: {reason}", style="yellow", markup=False)
+        console.print(f"no caches were written: {reason}", style="yellow")
     else:
         for written in _write(subject, cascade, training_data if keep_data else None):
-            console.print(f"written: {written}", markup=False)
+            console.print(f"written: {written}")
     shutil.rmtree(folder)
     return cascade is not None
 
