@@ -134,10 +134,15 @@ def model_file(model: Path, version: int | None = None) -> Path:
 
     For a ``model.remote``, this is the file in the model's local copy, once it is complete. Raises
     like ``version_files``, but for the chosen version alone, and InvalidModelError if there is no
-    such version.
+    such version, as of a file.
     """
     _check_present(model)
     if not model.is_dir():
+        if version is not None:
+            raise InvalidModelError(
+                f"'{model}' is a file, which has no version {version}; expected the directory of "
+                "a model, or no --version"
+            )
         return model.resolve()  # a link given to a command stands for its target
     file = _version_file(model, version)
     if file.name != REMOTE_FILE:
