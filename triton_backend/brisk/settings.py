@@ -29,7 +29,8 @@ SIDE_BY_SIDE = "BRISK_SIDE_BY_SIDE"
 
 CACHE_LIMIT = "BRISK_CACHE_MIB"
 ACCURACY = "BRISK_ACCURACY"
-LEAST_ACCURACY = 0.5
+LEAST_ACCURACY, MOST_ACCURACY = 0.5, 0.999999
+"""The least and the greatest promise; one of all early answers could not be proved by samples."""
 
 DEFAULT_SAMPLES_MIB = 256
 
@@ -225,8 +226,8 @@ def share_ppm(text: str) -> int:
         share = 0.0 if text == "off" else float(text)
     except ValueError:
         share = -1.0
-    if text != "off" and not LEAST_ACCURACY <= share < 1:
-        raise ValueError(f"must be a share from {LEAST_ACCURACY} to below 1, or off")
+    if text != "off" and not LEAST_ACCURACY <= share <= MOST_ACCURACY:
+        raise ValueError(f"must be a share from {LEAST_ACCURACY} to {MOST_ACCURACY}, or off")
     return round(share * 1_000_000)
 
 

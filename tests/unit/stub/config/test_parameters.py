@@ -276,9 +276,9 @@ def test_a_smaller_model_is_a_file_s_name() -> None:
         parse_parameters({"brisk_smaller_model": {"string_value": ""}})
 
 
-@pytest.mark.parametrize("text", ["1", "0.4", "nan", "high", "-0.98", "0,98"])
+@pytest.mark.parametrize("text", ["1", "0.9999999", "0.4", "nan", "high", "-0.98", "0,98"])
 def test_a_promise_that_is_none_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = "brisk_accuracy must be a share from 0.5 to below 1, or off"
+    told = "brisk_accuracy must be a share from 0.5 to 0.999999, or off"
     with pytest.raises(InvalidConfigurationError, match=told):
         parse_parameters({"brisk_accuracy": {"string_value": text}})
     monkeypatch.setenv("BRISK_ACCURACY", text)
