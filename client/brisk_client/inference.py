@@ -33,7 +33,8 @@ def transport_of(url: str, timeout_s: float = 10.0) -> Transport:
     Raises OSError if nothing listens there, ValueError if ``url`` is no address.
     """
     host, separator, port = url.rpartition(":")
-    if not separator or not port.isdecimal():
+    is_port = port.isdecimal() and len(port) <= 5 and 0 < int(port) < 65536
+    if not separator or not is_port:  # the resolver takes greater ones, and means others
         raise ValueError("expected HOST:PORT")
     connection = HTTPConnection(host.strip("[]"), int(port), timeout=timeout_s)
     with contextlib.closing(connection):

@@ -28,6 +28,7 @@ STUB_COMPUTES = "BRISK_STUB_COMPUTES"
 SIDE_BY_SIDE = "BRISK_SIDE_BY_SIDE"
 
 CACHE_LIMIT = "BRISK_CACHE_MIB"
+_MOST_DIGITS = 20
 ACCURACY = "BRISK_ACCURACY"
 LEAST_ACCURACY, MOST_ACCURACY = 0.5, 0.999999
 """The least and the greatest promise; one of all early answers could not be proved by samples."""
@@ -166,11 +167,18 @@ def cache_limit_bytes(environment: Mapping[str, str] = os.environ) -> int | None
     text = environment.get(CACHE_LIMIT, "")
     if not text:
         return None
-    if not (text.isascii() and text.isdecimal() and int(text)):
+    if not (mib := _whole(text)):
         raise InvalidConfigurationError(
-            f"{CACHE_LIMIT} must be a whole number of MiB above 0, not '{text}'"
+            f"{CACHE_LIMIT} must be a whole number of MiB above 0, not '{text:.40}'"
         )
-    return int(text) << 20
+    return mib << 20
+
+
+def _whole(text: str) -> int:
+    """Return the number that decimal digits write; 0 for any other text, and for more digits than
+    a number of bytes has (of some thousand, Python reads none)."""
+    is_number = text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS
+    return int(text) if is_number else 0
 
 
 def runtime_directory(environment: Mapping[str, str] = os.environ) -> Path:
@@ -371,9 +379,18 @@ def _address(name: str, text: str) -> HostAddress:
         host = host[1:-1]
     elif ":" in host:
         host = ""
-    is_port = port.isascii() and port.isdecimal() and 0 < int(port) < 65536
-    if not host or not is_port or set(host) & set("/@?#[] \t"):
+    number = _whole(port)
+    if not _is_host(host) or not 0 < number < 65536:
         raise InvalidConfigurationError(
-            f"{name} must be host:port, as 10.0.0.2:7700, not '{text}'"
+            f"{name} must be host:port, as 10.0.0.2:7700, not '{text:.300}'"
         )
-    return HostAddress(host, int(port))
+    return HostAddress(host, number)
+
+
+def _is_host(text: str) -> bool:
+    """Whether it may be a host's name or address: one with an empty or endless part cannot even be
+    looked up."""
+    try:
+        return bool(text.encode("idna")) and not set(text) & set("/@?#[] \t")
+    except UnicodeError:
+        return False

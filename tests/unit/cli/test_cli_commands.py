@@ -123,6 +123,7 @@ def test_tracing_without_a_server_or_an_address_names_it() -> None:
     ):
         answer = run("trace", "net", "--url", url)
         assert answer.returncode == 1
+        ("127.0.0.1:99999", "'127.0.0.1:99999': expected HOST:PORT"),
         (line,) = answer.stderr.splitlines()
         assert text in line
 

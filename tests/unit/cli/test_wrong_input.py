@@ -52,6 +52,7 @@ def refused(*arguments: object) -> str:
         (("size", "model"), "is one model's directory; give the repository above it"),
         (("size", ".", "--shape", "x=1,a"), "--shape x=1,a: expected NAME=1,3,224,224"),
         (("size", ".", "--shape", "x=1,0"), "--shape x=1,0: expected NAME=1,3,224,224"),
+        (("size", ".", "--shape", "x=" + "9" * 5000), "expected NAME=1,3,224,224"),
         (("size", ".", "--data", "in.npz"), "--data in.npz: expected ENTRY=FILE.npz"),
         (("size", ".", "--data", "net=in.npz"), "the repository has no entry 'net'; it has: "),
         (("size", ".", "--data", "model=in.npz"), "--data model=in.npz: in.npz"),

@@ -137,8 +137,11 @@ def test_a_number_that_is_none_or_cannot_be_waited_for_is_refused(name: str, tex
         ("BRISK_CUSTOM_OPS", "yes", "must be 1 .* or 0 .*, not 'yes'"),
         ("BRISK_PEERS", "host", "must be host:port"),
         ("BRISK_PEER_LISTEN", ":7700", "must be host:port"),
+        ("BRISK_PEERS", "host:" + 5000 * "7", "must be host:port"),
+        ("BRISK_PEER_LISTEN", "host..example:7700", "must be host:port"),
         ("BRISK_PEER_KEYS", "/no/such", "must be a folder that 'brisk hosts init' .* '/no/such'"),
         ("BRISK_CACHE_MIB", "1G", "must be a whole number of MiB above 0, not '1G'"),
+        ("BRISK_CACHE_MIB", 5000 * "9", "must be a whole number of MiB above 0, not '9{40}'"),
     ],
 )
 def test_a_wrong_setting_of_stubs_or_of_the_courier_is_told_by_serve_and_doctor(

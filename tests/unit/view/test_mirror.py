@@ -62,8 +62,10 @@ def test_a_batch_size_that_the_server_sets_is_the_completed_one(
         assert view is not None
         place = place_of(directory, Path(view.environment[VIEW_VARIABLE]))
         assert "max_batch_size: 7" in (place / "config.pbtxt").read_text()
-    with pytest.raises(InvalidConfigurationError, match="must be a whole number, not 'many'"):
-        make_view([*named, f"--backend-config={setting}=many"], SERVED, lambda entry: False)
+    for wrong in ("many", "9" * 5000):
+        told = f"must be a whole number, not '{wrong:.60}'"
+        with pytest.raises(InvalidConfigurationError, match=told):
+            make_view([*named, f"--backend-config={setting}={wrong}"], SERVED, lambda entry: False)
 
 
 def test_an_entry_of_another_backend_is_a_link(repository: Path) -> None:

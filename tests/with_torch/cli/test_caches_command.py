@@ -359,6 +359,7 @@ def test_a_model_that_does_not_classify_is_refused_before_data_is_read(
     [
         ("--accuracy", "1.2", "--accuracy must be from 0.5 to below 1, not 1.2"),
         ("--memory-budget", "much", "--memory-budget must be bytes"),
+        ("--memory-budget", "9" * 5000, "--memory-budget must be bytes"),
         ("--look-ups", "never", "--look-ups must be one of"),
         ("--seed", "-1", "--seed must be at least 0, not -1"),
         ("--scale", "0", "--scale must be a number above 0, not 0.0"),

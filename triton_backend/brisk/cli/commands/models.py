@@ -41,7 +41,7 @@ def read_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
     """Return the shapes that ``--shape`` gives, by input. Raises InvalidConfigurationError."""
     shapes = {}
     for text in texts:
-        if not re.fullmatch(r".+=[1-9]\d*(,[1-9]\d*)*", text):
+        if not re.fullmatch(r".+=[1-9]\d{0,17}(,[1-9]\d{0,17})*", text):
             raise InvalidConfigurationError(f"--shape {text}: expected NAME=1,3,224,224")
         name, _, sizes = text.rpartition("=")
         shapes[name] = tuple(map(int, sizes.split(",")))

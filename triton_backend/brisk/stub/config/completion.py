@@ -143,7 +143,7 @@ def default_max_batch_size(command_line: Sequence[bytes]) -> int:
     if name is None:
         return DEFAULT_MAX_BATCH_SIZE
     text = said[name]
-    if not text.isdecimal() or int(text) > 2**31 - 1:
+    if not text.isdecimal() or len(text) > 10 or int(text) > 2**31 - 1:
         raise InvalidConfigurationError(
             f"{_OPTION}={name + ',' if name else ''}{_SETTING} must be a whole number, "
             f"not '{text:.60}'"

@@ -100,7 +100,7 @@ def image_form(scale: float, mean: str, deviation: str) -> ImageForm:
 
 
 def size_bytes(text: str) -> int:
-    match = re.fullmatch(r"(\d+)([kmg]?)b?", text.strip().lower())
+    match = re.fullmatch(r"(\d{1,18})([kmg]?)b?", text.strip().lower())
     if match is None:
         raise InvalidConfigurationError(
             f"--memory-budget must be bytes, as 500000, 500k, 64M or 1G, not '{text}'"
