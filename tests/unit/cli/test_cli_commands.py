@@ -2,6 +2,8 @@
 
 import contextlib
 import io
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +20,7 @@ from brisk.cli import main
 from brisk.triton.locate import LIBRARY, STUB
 from support.models.identity_models import FLOAT_BATCH, write_model
 from support.server.entries import make_model
+from support.waiting import PATIENCE_S, wait_until
 
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -120,10 +123,10 @@ def test_tracing_without_a_server_or_an_address_names_it() -> None:
     for url, text in (
         ("127.0.0.1:1", "no server answers at '127.0.0.1:1': "),
         ("nowhere", "'nowhere': expected HOST:PORT"),
+        ("127.0.0.1:99999", "'127.0.0.1:99999': expected HOST:PORT"),
     ):
         answer = run("trace", "net", "--url", url)
         assert answer.returncode == 1
-        ("127.0.0.1:99999", "'127.0.0.1:99999': expected HOST:PORT"),
         (line,) = answer.stderr.splitlines()
         assert text in line
 
@@ -132,6 +135,29 @@ def test_serving_nothing_is_an_error_in_one_line_with_the_next_step() -> None:
     answer = run("serve", "--http-port", "1")
     assert answer.returncode == 1
     assert answer.stderr == "error: no model repository; give one with --repository DIR\n"
+
+
+def test_ctrl_c_while_a_server_is_made_ready_ends_without_a_trace(tmp_path: Path) -> None:
+    (tmp_path / "models" / "net" / "1").mkdir(parents=True)
+    (tmp_path / "models" / "net" / "1" / "model.onnx").touch()
+    python = tmp_path / "python"  # which `serve` waits for
+    python.write_text(f"#!/bin/sh\ntouch {tmp_path}/asked\nexec sleep 60\n")
+    python.chmod(0o755)
+    program = (  # a shell may have had Ctrl-C ignored
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "from brisk.cli import main; main()"
+    )
+    serving = subprocess.Popen(
+        [sys.executable, "-c", program, "serve", "--repository", str(tmp_path / "models")],
+        env={**os.environ, "BRISK_PYTHON": str(python)},
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    wait_until((tmp_path / "asked").exists, "the other Python's start")
+    os.killpg(serving.pid, signal.SIGINT)
+    _, said = serving.communicate(timeout=PATIENCE_S)
+    assert (serving.returncode, said) == (130, "")
 
 
 @pytest.mark.parametrize("stray", ["models", "--repositry"])

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import pytest
 from brisk.copies import connection
 from brisk.errors import InvalidConfigurationError, UnavailableError
 from brisk.protocol.entry_files import VIEW_VARIABLE
-from brisk.view.mirror import Shown, make_root, place_of, show
+from brisk.view.mirror import Shown, _texts, make_root, place_of, show
 from brisk.view.plan import make_view
 from support.server.entries import doubled, write_entry
 from support.waiting import PATIENCE_S
@@ -144,3 +145,26 @@ def test_of_several_versions_that_cannot_be_reached_one_is_waited_for(
     view = shown(repository)
     assert "nobody answers" in (place_of(directory, view.place) / "config.pbtxt").read_text()
     assert len(asked) == 1
+
+
+def test_whoever_gives_up_waits_for_no_url(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by Ctrl-C, which is pressed where one does not answer."""
+    users = [write_entry(repository, "here", doubled(), 'backend: "brisk"')]
+    users += [write_remote(repository, name) for name in ("one", "other")]
+    is_over = threading.Event()
+
+    def resolve(file: Path, meanwhile: Callable[[], None], *, keeps: bool) -> Path:
+        is_over.wait(PATIENCE_S)
+        raise UnavailableError("nobody answers")
+
+    monkeypatch.setattr(connection, "resolve", resolve)
+    texts = _texts(users, SERVED, 4)
+    try:
+        assert "max_batch_size: 4" in (next(texts).text or "")
+        began_s = time.monotonic()
+        texts.close()  # type: ignore[attr-defined]  # it is a generator
+        assert time.monotonic() - began_s < PATIENCE_S / 2
+    finally:
+        is_over.set()

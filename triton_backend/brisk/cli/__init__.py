@@ -21,6 +21,9 @@ _OPTIONAL = {
 }
 """The packages that only some commands need, and what installs each."""
 
+_INTERRUPTED = 130
+"""The exit status that a shell shows of a process which Ctrl-C ends."""
+
 
 def main() -> None:
     """Run the ``brisk`` command.
@@ -43,6 +46,9 @@ def main() -> None:
             application()
     except BriskError as error:
         _end_with(str(error))
+    except KeyboardInterrupt:  # in `serve`; of the others, typer ends
+        sys.stdout.flush()
+        os._exit(_INTERRUPTED)  # threads may still wait for URLs
     except BrokenPipeError:  # the reader has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)

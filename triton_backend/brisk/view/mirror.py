@@ -117,10 +117,13 @@ def _texts(users: Sequence[Path], served: Sequence[str], batch: int) -> Iterator
         return
     from concurrent.futures import ThreadPoolExecutor  # imported where several wait
 
-    with ThreadPoolExecutor(min(len(remote), MOST_AT_ONCE)) as pool:
+    pool = ThreadPoolExecutor(min(len(remote), MOST_AT_ONCE))
+    try:
         made = {user: pool.submit(text, user) for user in remote}
         for user in users:
             yield made[user].result() if user in made else text(user)
+    finally:  # whoever presses Ctrl-C waits for no URL
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _show_entry(user: Path, place: Path, text: str | None) -> None:

@@ -307,7 +307,7 @@ def _start_apart(work: Callable[[], None]) -> None:
         try:
             if not os.fork():
                 work()
-        except BaseException as error:  # noqa: BLE001  # no other code would report it
+        except Exception as error:  # noqa: BLE001  # no other code would report it
             print(f"brisk: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
         finally:
             os._exit(0)
