@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import signal
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext, SpawnContext
@@ -59,7 +60,7 @@ def child_process(
     names it in messages. ``context``: how multiprocessing starts it.
     """
     ours, theirs = context.Pipe()
-    process = context.Process(target=target, args=(theirs, *arguments), daemon=True)
+    process = context.Process(target=_run, args=(target, theirs, *arguments), daemon=True)
     process.start()
     theirs.close()
     try:
@@ -69,3 +70,11 @@ def child_process(
         process.join(end_s)
         process.kill()
         process.join()
+
+
+def _run(target: Callable[..., None], *arguments: Any) -> None:
+    """Call ``target``. Ctrl-C, which reaches all processes of a terminal, ends it without a
+    traceback: the starter tells of it."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    target(*arguments)

@@ -44,3 +44,15 @@ def test_a_child_that_does_not_end_is_killed() -> None:
         process = child.hear(60.0)
     with pytest.raises(ProcessLookupError):
         os.kill(process, 0)
+
+
+def test_ctrl_c_ends_a_child_without_a_traceback(capfd: pytest.CaptureFixture[str]) -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # else it may be ignored
+    try:
+        with child_process("the child", _never_ends) as child:
+            os.kill(child.hear(60.0), signal.SIGINT)
+            with pytest.raises(ConnectionError, match=f"ended with status {-signal.SIGINT}"):
+                child.hear(60.0)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert capfd.readouterr().err == ""
