@@ -7,8 +7,10 @@ import random
 import resource
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -277,6 +279,33 @@ def test_a_courier_that_serves_others_knows_whether_a_runtime_is_here(
     os.close(lock)
     assert place.lock_path.exists()  # it has crashed
     assert not is_runtime_there()
+
+
+def test_a_courier_that_looks_for_a_runtime_survives_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A runtime removes its lock and its directory, also between two steps of who looks."""
+    from brisk.sourcing.process import is_runtime_there
+
+    monkeypatch.setenv("BRISK_RUNTIME_DIR", str(tmp_path / "run"))
+    is_over = threading.Event()
+
+    def come_and_go() -> None:
+        place = RuntimePaths(tmp_path / "run", "cpu")
+        while not is_over.is_set():
+            place.prepare()
+            lock = place.try_lock()
+            assert lock is not None
+            place.remove(lock)
+
+    with ThreadPoolExecutor(1) as pool:
+        coming = pool.submit(come_and_go)
+        try:
+            for _ in range(3000):
+                is_runtime_there()
+        finally:
+            is_over.set()
+        coming.result()
 
 
 def test_a_courier_may_open_as_many_files_as_the_system_allows(start: Start) -> None:

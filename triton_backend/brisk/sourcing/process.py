@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import secrets
 import signal
@@ -17,6 +18,7 @@ from typing import NamedTuple
 
 from brisk.copies.connection import MOST_LINE_BYTES
 from brisk.copies.remote import remote_directory
+from brisk.paths import listed
 from brisk.settings import (
     HostAddress,
     cache_limit_bytes,
@@ -179,8 +181,10 @@ def is_runtime_there() -> bool:
 
     If the kernel's list of locks cannot be read, a lock file counts as held.
     """
-    files = runtime_directory().glob("*/lock")
-    inodes = {str(file.stat().st_ino) for file in files if file.is_file()}
+    inodes = set()
+    for folder in listed(runtime_directory()):
+        with contextlib.suppress(OSError):  # no runtime's, or of one that has just removed it
+            inodes.add(str((folder / "lock").stat().st_ino))
     try:
         lines = Path("/proc/locks").read_text().splitlines() if inodes else []
     except OSError:
