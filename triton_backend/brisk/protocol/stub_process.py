@@ -164,7 +164,7 @@ def _status(process: int) -> list[str]:
     """Return the fields of ``/proc/<process>/stat`` after the name; empty if the process is
     gone. Raises OSError if it cannot be read."""
     try:
-        status = Path(f"/proc/{process}/stat").read_text()
+        status = Path(f"/proc/{process}/stat").read_text(errors="replace")
     except (FileNotFoundError, ProcessLookupError):
         return []
     return status.rpartition(")")[2].split()

@@ -135,7 +135,8 @@ def _has_background(foreground: int) -> bool:
     supervisor = parent_of(foreground)
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has ended
-            name = (entry / "comm").read_text().strip()
+            # any process's name: the kernel cuts it, also within a character
+            name = (entry / "comm").read_text(errors="replace").strip()
             is_background = name == WORKER_NAMES[Role.BACKGROUND]
             if is_background and parent_of(int(entry.name)) == supervisor:
                 return True

@@ -242,7 +242,8 @@ def _end_group(group: int) -> None:
 def _group_lives(group: int) -> bool:
     for status in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
-            state, _, process_group = status.read_text().rpartition(")")[2].split()[:3]
+            text = status.read_text(errors="replace")  # names of processes may be any bytes
+            state, _, process_group = text.rpartition(")")[2].split()[:3]
             if int(process_group) == group and state not in "ZX":
                 return True
     return False
