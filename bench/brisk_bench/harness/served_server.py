@@ -33,6 +33,7 @@ FAILURES = (BriskError, InferenceServerException, HTTPParseError, OSError)
 """Exceptions raised if a server does not start, does not answer, or answers with an error."""
 
 START_TIMEOUT_S = 300.0
+UNLOAD_TIMEOUT_S = 120.0
 _EXEC_POLL_S = 0.0005
 
 WITHOUT_COMPLETION = "--disable-auto-complete-config"
@@ -178,13 +179,19 @@ def _place_peer(source: Path, target: Path) -> None:
 def unload_model(client: InferenceServerClient, name: str) -> None:
     """Unload a model and wait until its stub has ended, and the session with it.
 
-    Triton answers before that.
+    Triton answers before that. Raises ServerFailedError if it takes longer than
+    ``UNLOAD_TIMEOUT_S``.
     """
-    client.unload_model(name)
+    client.unload_model(name, client_timeout=UNLOAD_TIMEOUT_S)
+    until_s = time.monotonic() + UNLOAD_TIMEOUT_S
     while any(
         entry.name == name and entry.state != "UNAVAILABLE"
-        for entry in client.get_model_repository_index().models
+        for entry in client.get_model_repository_index(client_timeout=UNLOAD_TIMEOUT_S).models
     ):
+        if time.monotonic() > until_s:
+            raise ServerFailedError(
+                f"'{name}' is still being unloaded after {UNLOAD_TIMEOUT_S:.0f} s"
+            )
         time.sleep(0.1)
 
 
