@@ -130,7 +130,8 @@ class Generator:
                 task.cancel()
             await asyncio.gather(*tasks)
         if self._writer is not None:
-            self._writer.close()
+            with contextlib.suppress(OSError):  # the rows that are lost have been counted
+                self._writer.close()
 
     def _ask(self, call: Any, request: bytes) -> Ask:
         async def ask() -> str:
@@ -147,4 +148,7 @@ class Generator:
     def _take(self, row: Row) -> None:
         self.outcomes[row.task].add(row)
         if self._writer is not None:
-            self._writer.write(row)
+            try:
+                self._writer.write(row)
+            except OSError as error:  # the requests go on, and are counted all the same
+                self.errors[f"a row is not written: {error}"] += 1

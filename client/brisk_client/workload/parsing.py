@@ -13,6 +13,7 @@ import csv
 import difflib
 import json
 import math
+import sys
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
@@ -36,7 +37,7 @@ Kind = tuple[str, Callable[[Any], bool]]
 
 def _is_number(value: Any) -> bool:
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return is_number and math.isfinite(value)
+    return is_number and abs(value) <= sys.float_info.max  # no NaN, and no int beyond a float
 
 
 def _is_count(value: Any, least: int = 1) -> bool:

@@ -140,6 +140,7 @@ def test_an_azure_trace_counts_from_its_first_request(tmp_path: Path) -> None:
         ({"client": {"model_name": "m", "sizes": {"x": [0]}}}, "'sizes' must be an object of"),
         ({"in_flight": 1.5}, "'in_flight' must be a whole number of at least 1, not 1.5"),
         ({"deadline_ms": float("nan")}, "'deadline_ms' must be a number above 0, not nan"),
+        ({"deadline_ms": 10**400}, "'deadline_ms' must be a number above 0, not 1000"),
     ],
 )
 def test_what_is_wrong_is_named(changes: dict[str, Any], message: str) -> None:

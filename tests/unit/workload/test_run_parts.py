@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import csv
+import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from brisk_bench.workload_report import plot_run, summarise_run
 from brisk_client.workload.description import Continuous, Dependent, Periodic, Task, Workload
+from brisk_client.workload.generator import Generator
 from brisk_client.workload.requests import coordinate, input_shape, needs_coordination
 from brisk_client.workload.results import (
     MISSED_NS,
@@ -116,6 +119,26 @@ def test_rows_of_several_processes_stand_in_one_file(tmp_path: Path) -> None:
     assert [(row["serial"], row["status"]) for row in found] == [("1", "ok"), ("2", "UNAVAILABLE")]
     assert [row["dropped"] for row in found] == ["0", "3"]
     assert found[1]["done_ns"] == "2400"
+
+
+def test_rows_that_a_full_disk_does_not_take_are_counted_and_keep_no_request_back(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.symlink_to("/dev/full")
+    begin_rows(file)
+    generator = Generator.__new__(Generator)  # without its server
+    generator.outcomes = {"t": TaskOutcome("t", "realtime")}
+    generator.errors = Counter()
+    generator._writer = RowWriter(file)
+    for number in range(3):
+        generator._take(_row(number))
+    assert generator.outcomes["t"].answered == 3
+    ((text, count),) = generator.errors.items()
+    assert re.search("a row is not written: .*No space left on device", text)
+    assert count == 3
+    with pytest.raises(OSError, match="No space"):
+        generator._writer.close()
 
 
 def test_a_run_is_drawn(tmp_path: Path) -> None:
