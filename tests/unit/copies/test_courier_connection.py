@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import subprocess
 import sys
@@ -106,6 +107,14 @@ def test_an_answer_that_is_none_is_told_as_such(listener: socket.socket, answer:
     thread = answer_with(listener, answer)
     with CourierConnection() as courier, pytest.raises(ProtocolError, match="the courier answers"):
         courier.ask("status", {})
+    thread.join(10)
+
+
+def test_the_state_of_many_copies_with_many_sources_is_read(listener: socket.socket) -> None:
+    copies = [{"sha256": "0" * 64, "sources": [{"name": "peer", "problem": "x" * 100}] * 64}] * 200
+    thread = answer_with(listener, json.dumps({"ok": {"copies": copies}}).encode() + b"\n")
+    with CourierConnection() as courier:
+        assert courier.ask("status", {})["copies"] == copies
     thread.join(10)
 
 

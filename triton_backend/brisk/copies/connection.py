@@ -63,7 +63,8 @@ _AGAIN_S = 0.2
 """The pause before another courier is started, if the one that was started found the lock held:
 its holder may still be starting, or may be ending, and accepts no connections any more then."""
 
-MOST_LINE_BYTES = 1 << 20
+MOST_LINE_BYTES, MOST_ANSWER_BYTES = 1 << 20, 1 << 24
+"""The longest request and answer: that to ``status`` has each source of each copy."""
 
 MOST_TRIES = 3
 """How often at most a request is sent, each time to another courier, where each ends before it
@@ -156,7 +157,7 @@ class CourierConnection:
     def _line(self) -> bytes:
         begin = 0
         while (end := self._received.find(b"\n", begin)) < 0:
-            if (begin := len(self._received)) > MOST_LINE_BYTES:
+            if (begin := len(self._received)) > MOST_ANSWER_BYTES:
                 raise ProtocolError(f"the courier answers {bytes(self._received)!r:.80}")
             try:
                 piece = self._socket.recv(1 << 16)
