@@ -20,7 +20,6 @@ from brisk.runtime.pipelines.loading import PipelineLoads
 from brisk.runtime.preemption.controllers import Background, PreemptionController
 from brisk.runtime.preemption.gate import Gate
 from brisk.runtime.requests.batch import Run, RunsInProgress
-from brisk.runtime.requests.table import RequestTable
 from brisk.runtime.worker.long_runs import LAST_RESORT_NS, PATIENCE_NS, STARVED_NS, LongRuns
 from brisk.runtime.worker.relay import Step
 from brisk.scheduling.job import JobState
@@ -99,19 +98,6 @@ def test_no_load_is_blamed_for_a_run(tmp_path: Path, killed: list[int]) -> None:
     parts.long_runs.end_worker("a run does not end", begun())
     assert killed
     assert not mark_is_set(mark)
-
-
-def test_a_request_that_is_answered_is_blamed_for_no_crash_before_the_answer_is_read() -> None:
-    """Its stub may find the connection broken before it reads what was sent."""
-    run, blamed = begun(), []
-    (one,) = run.jobs
-    one.peer.jobs[1] = one
-    transport: Any = SimpleNamespace(send=lambda peer, record: blamed.append(is_marked(run)))
-    listener: Any = SimpleNamespace(ended=lambda job: None)
-    none: Any = None
-    assert is_marked(run)
-    RequestTable(transport, 8, listener, none).succeed(one, {}, 0, 1)
-    assert blamed == [False]
 
 
 @pytest.mark.parametrize("awaits_load", [True, False])

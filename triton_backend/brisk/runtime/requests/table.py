@@ -292,7 +292,6 @@ class RequestTable:
         form = ResultForm(forms, exits_in_words(answerers) if answerers else "")
         timing_ns = (started_ns - job.arrival_ns, finished_ns - started_ns, started_ns)
         answered_ns = time.monotonic_ns()  # before the peer can know of it
-        reset_mark(job.mark)  # of no crash that comes before the answer is read
         try:
             self._transport.send(peer, Result(number, form, regions, *timing_ns))
         except ProtocolError as error:
