@@ -87,7 +87,10 @@ def values_at(
     """
     if base.graph.is_single and len(next(iter(inputs.values()))) > 1:
         parts = [values_at(base, points, row, scores) for row in _one_by_one(inputs)]
-        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        return {
+            name: np.concatenate([np.atleast_1d(part[name]) for part in parts])
+            for name in parts[0]
+        }
     tapped = {point.value for point in points}
     places = base.after(tapped if scores is None else {*tapped, scores.value})
     values: dict[str, np.ndarray] = {}

@@ -7,7 +7,12 @@ import pytest
 
 from brisk.errors import InvalidModelError, InvalidRequestError
 from brisk.exits.base_model import load_graph, taps_of, values_at
-from brisk.exits.data.collecting import check_classes, settled_scores, with_rows
+from brisk.exits.data.collecting import (
+    check_classes,
+    check_outputs,
+    settled_scores,
+    with_rows,
+)
 from brisk.exits.data.samples import Samples
 from brisk.exits.model_graph import ExitPoint, exit_points, spread
 from brisk.exits.scores import ScoreForm, Tail, find_scores
@@ -199,6 +204,39 @@ def test_a_label_and_how_likely_it_is_follow_from_scores() -> None:
     graph.output(likely, "likely", "float32", ("batch",))
     scores = find_scores(graph_of(graph.model()))
     assert (scores.value, scores.form) == (shares, ScoreForm.PROBABILITIES)
+
+
+@pytest.mark.parametrize(("output", "told"), [("most", r"\[\] for 2"), ("codes", r"\[3\] for 2")])
+def test_an_output_without_rows_is_refused_since_rows_could_not_be_put_together(
+    output: str, told: str
+) -> None:
+    graph, value = pooled()
+    shares = graph.add("Softmax", gemm(graph, value, 4, 3), axis=1)
+    graph.output(shares, "kinds", "float32", ("batch", 3))
+    if output == "most":
+        graph.output(graph.add("ReduceMax", shares, keepdims=0), "most", "float32", ())
+    else:
+        codes = graph.add("Identity", graph.weight(np.arange(3)))
+        graph.output(codes, "codes", "int64", (3,))
+    model = graph_of(graph.model())
+    assert find_scores(model).classes == 3
+    samples = Samples({"x": np.zeros((4, 4, 8, 8), np.float32)})
+    with pytest.raises(InvalidModelError, match=f"output '{output}' of .* has shape {told} rows"):
+        check_outputs(load_graph(model), samples)
+
+
+def test_a_scalar_of_a_model_of_one_row_is_one_of_each() -> None:
+    graph = GraphWriter("one", opset=18)
+    x = graph.input("x", "float32", (1, 4))
+    shares = graph.add("Softmax", gemm(graph, x, 4, 5), axis=1)
+    graph.output(shares, "kinds", "float32", (1, 5))
+    label = graph.add("Squeeze", graph.add("ArgMax", shares, axis=1))
+    graph.output(label, "label", "int64", ())
+    base = load_graph(graph_of(graph.model()))
+    rows = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
+    check_outputs(base, Samples({"x": rows}))
+    values = values_at(base, (), {"x": rows})
+    np.testing.assert_array_equal(values["label"], values["kinds"].argmax(1))
 
 
 def test_a_segmentation_is_refused() -> None:

@@ -325,3 +325,18 @@ def check_batches(base: BaseModel, scores: Scores, samples: Samples) -> None:
                     f"model '{base.graph.name}' mixes the rows of a batch: early answers need "
                     "rows that can leave it"
                 )
+
+
+def check_outputs(base: BaseModel, samples: Samples) -> None:
+    """Raise InvalidModelError unless each output has a row for each of a batch: those of early
+    answers to some rows and of the model's to others are put together row by row."""
+    if base.graph.is_single:
+        return
+    for rows in range(2, min(COMPARED_ROWS, len(samples)) + 1):  # an output may have as many
+        for name, value in base.run(bind_rows(samples.take(slice(rows)))).items():
+            if np.shape(value)[:1] != (rows,):
+                raise InvalidModelError(
+                    f"output '{name}' of model '{base.graph.name}' has shape "
+                    f"{list(np.shape(value))} for {rows} rows: early answers need outputs with "
+                    "the batch as first dimension"
+                )

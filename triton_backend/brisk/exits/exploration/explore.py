@@ -19,6 +19,7 @@ from brisk.exits.data.collecting import (
     Reduce,
     bind_rows,
     check_classes,
+    check_outputs,
     check_rows,
     collect,
     settled_scores,
@@ -116,6 +117,7 @@ def _explored(
     division = divide(samples, settings.seed, more_to_fit, proves_newest=settings.proves_newest)
     first = bind_rows(samples.take(slice(0, 1)))
     profile = profile_base(model.whole, model.cut, model.points, first)
+    check_outputs(model.whole, samples)
     check_rows(model.base, model.points, model.scores, samples)
     scores = settled_scores(model.base, model.scores, samples)
     model = dataclasses.replace(model, scores=scores)

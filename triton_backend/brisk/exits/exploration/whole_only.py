@@ -31,6 +31,7 @@ from brisk.exits.data.collecting import (
     check_batches,
     check_classes,
     settled_scores,
+    check_outputs,
 )
 from brisk.exits.data.outliers import ROWS_OF_A_KIND, make_outliers
 from brisk.exits.data.samples import Division, SampleGroups, Samples, divide
@@ -233,6 +234,7 @@ def _open_pairs(
     bare = load_graph(graph, threads)
     base = load_graph(graph, threads, taps_of((), scores, graph))
     check_batches(base, scores, samples.largest)
+    check_outputs(bare, samples.largest)
     fit = samples.take(division.fit[:FIT_ROWS])
     progress.stage("quantising", 1)
     typical = None
