@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import pytest
 
+from onnx import numpy_helper
 from brisk.exits.adaptation.adapter import Adapter
 from brisk.exits.adaptation.retraining import AdaptationSettings
 from brisk.exits.cascade_file import digest_of, read_cascade
@@ -227,6 +228,60 @@ def test_rows_of_no_numbers_in_the_traffic_teach_nothing(
 
 def test_the_newest_rows_prove_and_nothing_else_does() -> None:
     rows = np.random.default_rng(0).normal(size=(1000, 4)).astype(np.float32)
+@pytest.mark.parametrize("step", ["looking", "reading", "learning"])
+def test_a_model_that_cannot_be_read_for_now_is_not_called_unfit_for_good(
+    digits: Path, adapted: Adapted, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """A server of files is away, or memory is short: another process tries again."""
+
+    def fails(*_: object) -> None:
+        raise InvalidModelError("cannot be read") from OSError(errno.EIO, "an error of a disk")
+
+    write_samples(digits, [{"image": adapted.images[:300]}])
+    record = LearningRecord(Stage.COLLECTING, Aim(0.9), 300)
+    monkeypatch.setattr(learning_process, "_search" if step == "learning" else "read_graph", fails)
+    with pytest.raises(InvalidModelError, match="cannot be read"):
+        look_at(digits, Aim(0.9)) if step == "looking" else learn(digits, record, 1)
+    during = read_record(digits)
+    assert during is None or (during.stage, during.tries) == (Stage.LEARNING, 0)
+
+
+def test_rows_that_the_model_itself_answers_with_nan_train_nothing(
+    digits: Path, adapted: Adapted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of them would make NaN of all weights of every predictor."""
+    win_benchmarks(monkeypatch)
+    onnx.save(taking_the_root_of_a_corner(onnx.load(digits)), digits)
+    images = adapted.images[:1700].copy()
+    images[::50, 0, 0, 0] = -1
+    write_samples(digits, [{"image": images}])
+    outcome = learn(digits, LearningRecord(Stage.COLLECTING, Aim(0.9), 1000), 1)
+    assert (outcome.stage, outcome.samples) == (Stage.SERVED, 1700), outcome.reason
+
+
+def taking_the_root_of_a_corner(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model with an image's corner pixel for a place where a negative number makes NaN
+    of all answers, and any other changes none."""
+    graph = model.graph
+    for node in graph.node:
+        node.input[:] = ["rooted" if name == "image" else name for name in node.input]
+    sizes = {"corner.starts": [0, 0], "corner.ends": [1, 1], "corner.axes": [2, 3]}
+    for name, values in sizes.items():
+        graph.initializer.append(numpy_helper.from_array(np.array(values), name))
+    graph.initializer.append(numpy_helper.from_array(np.zeros(1, np.float32), "nothing"))
+    make_node = onnx.helper.make_node
+    nodes = [
+        make_node("Slice", ["image", *sizes], ["corner"]),
+        make_node("Sqrt", ["corner"], ["root"]),
+        make_node("Mul", ["root", "nothing"], ["none"]),
+        make_node("Add", ["image", "none"], ["rooted"]),
+        *graph.node,
+    ]
+    del graph.node[:]
+    graph.node.extend(nodes)
+    return model
+
+
     division = divide(Samples({"x": rows}), 0, proves_newest=True)
     assert sorted(division.calibrate) == list(range(750, 1000))
     others = np.concatenate([division.fit, division.select, division.tune])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import math
 import os
 import shutil
 import signal
@@ -14,7 +15,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from brisk.exits.adaptation.adapter import Adapter
+from brisk.exits.adaptation.retraining import AdaptationSettings
 from brisk.exits.cascade_file import digest_of, read_cascade, write_cascade
+from brisk.exits.data.samples import Samples
 from brisk.exits.files.container import digest_at_end
 from brisk.exits.files.versions import caches_file, candidate_file, reference_file
 from brisk.runtime.early_exit.adaptation import Adaptation
@@ -96,6 +100,18 @@ def test_caches_without_data_of_their_training_do_not_learn(
 ) -> None:
     reference_file(model).unlink()
     caplog.set_level(logging.INFO, "brisk")
+def test_training_data_that_the_model_answers_with_nan_do_not_end_learning(
+    adapted: Adapted,
+) -> None:
+    images = adapted.reference.fit.inputs["image"].copy()
+    images[::9, 0, 3, 3] = math.nan
+    reference = dataclasses.replace(adapted.reference, fit=Samples({"image": images}))
+    adapter = Adapter(adapted.base, adapted.cascade, reference, AdaptationSettings())
+    adapter.take({"image": adapted.drifted()}, 0.0)
+    outcome = adapter.adapt(1.0)
+    assert outcome.cascade is not None, outcome.reason
+
+
     assert open_learner(model) is None
     assert "no data of their training" in caplog.text
 

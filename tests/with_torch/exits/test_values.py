@@ -38,6 +38,7 @@ def scores_of(limit: Tolerance | None) -> Scores:
         ("absolute 0.1", [math.inf, 5.0], [math.inf, 5.0], False),
         ("", [1.0, 2.0], [0.4, 0.6], True),
         ("", [2.0, 1.0], [0.4, 0.6], False),
+        ("", [2.0, 1.0], [math.nan, math.nan], False),
     ],
 )
 def test_a_row_agrees_where_it_is_within_the_tolerance(

@@ -333,6 +333,12 @@ def as_probabilities(scores: np.ndarray, form: ScoreForm) -> np.ndarray:
     return as_form(scores, ScoreForm.PROBABILITIES)
 
 
+def classes_of(distribution: np.ndarray) -> np.ndarray:
+    """Return the class of each row of the model's distribution, int64 [rows]; -1, which no exit
+    answers, of rows that are no numbers."""
+    return np.where(np.isfinite(distribution).all(1), distribution.argmax(1), -1)
+
+
 def agreeing(ours: np.ndarray, theirs: np.ndarray, scores: Scores) -> np.ndarray:
     """Return which rows of an early answer count as the model's own, bool [rows].
 
@@ -341,7 +347,7 @@ def agreeing(ours: np.ndarray, theirs: np.ndarray, scores: Scores) -> np.ndarray
     dimension and has to be within the tolerance everywhere.
     """
     if scores.tolerance is None:
-        return np.asarray(ours.argmax(1) == theirs.argmax(1))
+        return np.asarray(ours.argmax(1) == classes_of(theirs))
     inner = tuple(range(1, ours.ndim))
     if ours.shape != theirs.shape:
         return np.zeros(len(ours), bool)

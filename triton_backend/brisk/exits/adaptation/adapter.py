@@ -78,8 +78,11 @@ class Adapter:
         self._base = base
         self._settings = settings
         self._fit, self._select, self._held_out = (
-            gather(base, cascade, part.inputs)
-            for part in (reference.fit, reference.select, reference.held_out)
+            material.take(np.flatnonzero(material.finite_rows()))
+            for material in (
+                gather(base, cascade, part.inputs)
+                for part in (reference.fit, reference.select, reference.held_out)
+            )
         )
         self._outliers = self._make_outliers(reference)
         self._kinds = {
@@ -270,11 +273,12 @@ class Adapter:
             nothing = self._fit.take([])
             return OutOfDistribution(nothing, nothing, torch.empty(0, dtype=torch.int64))
         material = gather(self._base, self.cascade, outliers.samples.inputs)
-        is_for_floor = outliers.uses == FOR_FLOOR
+        is_finite, is_for_floor = np.array(material.finite_rows()), outliers.uses == FOR_FLOOR
+        for_floor = np.flatnonzero(is_for_floor & is_finite)
         return OutOfDistribution(
-            material.take(np.flatnonzero(~is_for_floor)),
-            material.take(np.flatnonzero(is_for_floor)),
-            torch.from_numpy(outliers.kinds[is_for_floor]),
+            material.take(np.flatnonzero(~is_for_floor & is_finite)),
+            material.take(for_floor),
+            torch.from_numpy(outliers.kinds[for_floor]),
         )
 
     def _reserve(self, reference: ReferenceData) -> None:

@@ -41,6 +41,11 @@ class Collected:
     firsts: tuple[np.ndarray, ...]
     """The hidden output of the first row at each point, never reduced, float32 [1, ...]."""
 
+    @property
+    def are_numbers(self) -> np.ndarray:
+        """Whether all of each row's distribution is finite, bool [rows]."""
+        return np.asarray(np.isfinite(self.teacher).all(1))
+
 
 Reduce = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 """A function from hidden outputs to features and a summary of them, float32 [rows, numbers] each,
@@ -231,6 +236,9 @@ def settled_scores(base: BaseModel, scores: Scores, samples: Samples) -> Scores:
         return scores
     rows = bind_rows(samples.take(slice(0, SETTLED_ROWS)))
     values = checked_scores(values_at(base, (), rows, scores)[scores.value], scores)
+    values = values[~np.isnan(values).any(1)]
+    if not len(values):
+        return scores
     for form, shares in (
         (ScoreForm.PROBABILITIES, values),
         (ScoreForm.LOG_PROBABILITIES, np.exp(np.minimum(values, 1.0))),
@@ -299,7 +307,7 @@ def check_rows(
         for point, ours, theirs in zip(points, alone, together, strict=True):
             # sums in another order differ by some of the greatest value
             most = 1e-3 * max(1.0, float(np.abs(theirs[row]).max(initial=0.0)))
-            close = np.allclose(ours[0], theirs[row], rtol=1e-2, atol=most)
+            close = np.allclose(ours[0], theirs[row], rtol=1e-2, atol=most, equal_nan=True)
             if not close:
                 raise InvalidModelError(
                     f"model '{base.graph.name}' mixes the rows of a batch (value "
@@ -320,7 +328,7 @@ def check_batches(base: BaseModel, scores: Scores, samples: Samples) -> None:
         alone = answers_of(base, scores, bind_rows(some.take(slice(row, row + 1))))
         for one, every in zip(alone, together, strict=True):
             most = 1e-3 * max(1.0, float(np.abs(every).max(initial=0.0)))
-            if not np.allclose(one[0], every[row], rtol=1e-2, atol=most):
+            if not np.allclose(one[0], every[row], rtol=1e-2, atol=most, equal_nan=True):
                 raise InvalidModelError(
                     f"model '{base.graph.name}' mixes the rows of a batch: early answers need "
                     "rows that can leave it"

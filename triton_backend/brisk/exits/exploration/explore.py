@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from brisk.errors import InvalidModelError
+from brisk.errors import InvalidModelError, InvalidRequestError
 from brisk.exits.base_model import BaseModel, load_graph, taps_of, values_at
 from brisk.exits.cascade import INT8, Cascade, answer_form
 from brisk.exits.cascade_file import unchanged
@@ -25,7 +25,7 @@ from brisk.exits.data.collecting import (
     settled_scores,
     with_rows,
 )
-from brisk.exits.data.outliers import MAKERS, ROWS_OF_A_KIND, make_outliers
+from brisk.exits.data.outliers import MAKERS, ROWS_OF_A_KIND, Outliers, make_outliers
 from brisk.exits.data.samples import Division, Samples, divide
 from brisk.exits.exploration.composition import CompositionProblem, ways_tried
 from brisk.exits.exploration.measuring import (
@@ -122,15 +122,19 @@ def _explored(
     scores = settled_scores(model.base, model.scores, samples)
     model = dataclasses.replace(model, scores=scores)
 
-    parts, fit_rows = _write_rows(folder, samples, more_to_fit, division, settings.seed)
+    outliers = _outliers(folder, samples, more_to_fit, division, settings.seed)
+    parts = [samples, *([] if more_to_fit is None else [more_to_fit]), outliers.samples]
     progress.stage("running the base model", sum(map(len, parts)))
     collected = collect(
         *(model.base, model.points, scores, parts, folder), progress.advance, model.reductions
     )
-    answers = collected.teacher[: len(samples)]
-    check_classes(answers, scores, model.graph.name, needs_classes=settings.needs_classes)
-    data = ExploredData(samples, parts[-1], collected, division, folder)
-    trials, absence = _worthwhile(model, data, profile, settings, fit_rows)
+    answers, are_numbers = collected.teacher[: len(samples)], collected.are_numbers
+    division = _of_numbers(division, are_numbers, len(samples))
+    numbers = answers[are_numbers[: len(samples)]]
+    check_classes(numbers, scores, model.graph.name, needs_classes=settings.needs_classes)
+    _write_rows(folder, division, outliers, are_numbers, len(samples))
+    data = ExploredData(samples, outliers.samples, collected, division, folder)
+    trials, absence = _worthwhile(model, data, profile, settings)
     progress.stage("training caches", len(trials))
     run_trials(trials, settings.jobs, progress.advance)
 
@@ -236,28 +240,51 @@ def _verified(exploration: Exploration, chosen: Chosen, inputs: Sequence[Inputs]
     )
 
 
-def _write_rows(
+def _outliers(
     folder: Path, samples: Samples, more: Samples | None, division: Division, seed: int
-) -> tuple[list[Samples], int]:
-    """Write the use of each row for the trials. Return all rows to run (the samples, more to fit
-    on, outliers), and how many of them fit predictors."""
+) -> Outliers:
     if more is None or not len(division.more):
-        outliers = make_outliers(samples.take(division.select), seed, folder=folder)
-    else:
-        made_of, sources = more.take(division.more), division.more_sources
-        outliers = make_outliers(made_of, seed, sources, folder=folder)
-    parts = [samples, *([more] if more is not None else []), outliers.samples]
-    count = sum(map(len, parts))
-    fit = np.concatenate([division.fit, len(samples) + division.more])
+        return make_outliers(samples.take(division.select), seed, folder=folder)
+    made_of, sources = more.take(division.more), division.more_sources
+    return make_outliers(made_of, seed, sources, folder=folder)
+
+
+def _of_numbers(division: Division, are_numbers: np.ndarray, samples: int) -> Division:
+    """Return the division without what trains and the model answers with NaN, which would spread
+    to all weights. Other such rows stay: whatever answers them early is wrong.
+
+    Raises InvalidRequestError if nothing is left.
+    """
+    fit, select = (rows[are_numbers[rows]] for rows in (division.fit, division.select))
+    more = are_numbers[samples + division.more]
+    if not len(fit) or not len(select):
+        raise InvalidRequestError(
+            f"the model answers {samples - int(are_numbers[:samples].sum())} of {samples} samples "
+            "with NaN or infinite scores: expected finite ones to train learned caches on"
+        )
+    return dataclasses.replace(
+        division,
+        fit=fit,
+        select=select,
+        more=division.more[more],
+        more_sources=division.more_sources[more],
+    )
+
+
+def _write_rows(
+    folder: Path, division: Division, outliers: Outliers, are_numbers: np.ndarray, samples: int
+) -> None:
+    """Write the use of each row for the trials; ``samples``: how many come before all others."""
+    first = len(are_numbers) - len(outliers)
+    used = np.flatnonzero(are_numbers[first:])
     np.savez(
         folder / "rows.npz",
-        fit=fit,
+        fit=np.concatenate([division.fit, samples + division.more]),
         select=division.select,
-        outliers=np.arange(count - len(outliers), count),
-        kinds=outliers.kinds,
-        meant=outliers.uses,
+        outliers=first + used,
+        kinds=outliers.kinds[used],
+        meant=outliers.uses[used],
     )
-    return parts, len(fit)
 
 
 def _worthwhile(
@@ -265,7 +292,6 @@ def _worthwhile(
     data: ExploredData,
     profile: BaseProfile,
     settings: ExplorationSettings,
-    fit_rows: int,
 ) -> tuple[list[Trial], str]:
     """Return the trials of variants whose evaluation ends before the model does and which fit in
     memory, and the reason why there are no others.
@@ -273,6 +299,7 @@ def _worthwhile(
     An untrained network is as fast as a trained one, so the rest need not be trained
     (hardware-aware profiling, GATI A.2.1).
     """
+    fit_rows = len(data.division.fit) + len(data.division.more)
     epochs = min(MOST_EPOCHS, max(FEWEST_EPOCHS, ROW_VISITS // max(fit_rows, 1)))
     predictor = settings.predictor or PredictorSettings(epochs=epochs)
     budget = math.inf if settings.memory_budget_bytes is None else settings.memory_budget_bytes

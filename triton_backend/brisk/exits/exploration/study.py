@@ -38,7 +38,7 @@ from brisk.exits.exploration.whole_models import (
 from brisk.exits.guarantee.calibration import CascadeCount, ExitCount
 from brisk.exits.learning.quantising import CALIBRATED_ROWS
 from brisk.exits.model_graph import ExitPoint, ModelGraph, readable
-from brisk.exits.scores import Scores
+from brisk.exits.scores import Scores, classes_of
 
 Inputs = Mapping[str, np.ndarray]
 
@@ -273,7 +273,7 @@ def _try_whole_models(
         is_for_floor = rows["meant"] == FOR_FLOOR
         some = slice(None, None, -(-int(is_for_floor.sum()) // OUTLIERS) or 1)  # of every kind
         chosen, kinds = rows["outliers"][is_for_floor][some], rows["kinds"][is_for_floor][some]
-    classes = data.collected.teacher.argmax(1)
+    classes = classes_of(data.collected.teacher)
     taken = data.outliers.take(chosen - (len(classes) - len(data.outliers)))
     outliers = LabelledOutliers(taken, kinds, classes[chosen])
     return [

@@ -51,6 +51,7 @@ from brisk.exits.learning.selection import (
     fit_selection,
 )
 from brisk.exits.model_graph import ExitPoint
+from brisk.exits.scores import classes_of
 from brisk.os_priority import TRAINING, lower_thread
 
 METHOD = 7
@@ -236,7 +237,7 @@ def _judged_by(
     """Return the numbers of rows that have not trained the predictors, with the base model's
     classes of them: those to tune and to prove with, and for selectors; and last the outliers for
     floors, with their kinds."""
-    answers = collected.teacher.argmax(1)
+    answers = classes_of(collected.teacher)
     with np.load(folder / "rows.npz") as rows:
         is_for_floor = rows["meant"] == FOR_FLOOR
         outliers = rows["outliers"][is_for_floor], rows["kinds"][is_for_floor]

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
+from brisk.errors import InvalidRequestError
 from brisk.exits.base_model import (
     BATCH_ROWS,
     BaseModel,
@@ -30,8 +31,8 @@ from brisk.exits.data.collecting import (
     bind_rows,
     check_batches,
     check_classes,
-    settled_scores,
     check_outputs,
+    settled_scores,
 )
 from brisk.exits.data.outliers import ROWS_OF_A_KIND, make_outliers
 from brisk.exits.data.samples import Division, SampleGroups, Samples, divide
@@ -233,8 +234,8 @@ def _open_pairs(
     threads = settings.threads
     bare = load_graph(graph, threads)
     base = load_graph(graph, threads, taps_of((), scores, graph))
-    check_batches(base, scores, samples.largest)
     check_outputs(bare, samples.largest)
+    check_batches(base, scores, samples.largest)
     fit = samples.take(division.fit[:FIT_ROWS])
     progress.stage("quantising", 1)
     typical = None
@@ -369,8 +370,9 @@ def _floor(
 
 
 def _values(base: BaseModel, scores: Scores, rows: SampleGroups) -> np.ndarray:
-    """Return the exact model's distributions, [rows, classes], or values, [all, values]."""
-    return np.concatenate(
+    """Return the exact model's distributions, [rows, classes], or values, [all, values], without
+    those that are no numbers. Raises InvalidRequestError if none is left."""
+    found = np.concatenate(
         [
             answers_of(base, scores, bind_rows(group.take(slice(start, start + BATCH_ROWS))))[
                 0
@@ -379,3 +381,10 @@ def _values(base: BaseModel, scores: Scores, rows: SampleGroups) -> np.ndarray:
             for start in range(0, len(group), BATCH_ROWS)
         ]
     )
+    numbers = found[np.isfinite(found).all(1)]
+    if not len(numbers):
+        raise InvalidRequestError(
+            f"output '{scores.value}' is NaN or infinite for all of {len(rows)} samples: expected "
+            "finite values"
+        )
+    return numbers
