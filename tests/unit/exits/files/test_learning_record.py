@@ -11,6 +11,7 @@ import pytest
 
 from brisk.exits.files.learning_record import (
     FEWEST,
+    TRY_CONFIDENCE,
     Aim,
     LearningRecord,
     Stage,
@@ -127,11 +128,22 @@ def test_room_for_too_few_samples_is_said_first_where_nothing_is_learned_for_wan
     assert refused.progress(rows, size, most_bytes) == f"{SHORTAGE}; {words}"
     assert not refused.is_full(rows, size, most_bytes), "a second try wants all"
     assert refused.progress(rows, size, 5 * most_bytes) == words
-    first = LearningRecord(Stage.COLLECTING, Aim(0.99), 2300)
+    first = LearningRecord(Stage.COLLECTING, Aim(0.97), 2300)
     assert first.progress(rows, size, most_bytes).startswith("collecting: 563 of 2,300 samples; ")
     assert first.is_full(rows, size, most_bytes), "the first try takes what finds room"
     assert first.progress(0, 0, most_bytes) == "collecting: 0 of 2,300 samples"
     assert not first.is_full(0, 0, most_bytes)
+
+
+def test_the_first_try_does_not_begin_with_samples_that_can_prove_nothing() -> None:
+    """Of 1,000 samples 900 fill their room, of which 225 prove: 203 are enough for 98 %."""
+    first = LearningRecord(Stage.COLLECTING, Aim(0.98), rows_wanted(0.98, TRY_CONFIDENCE))
+    for room, is_enough in ((1000, True), (900, False)):
+        rows = round(0.95 * room)
+        limit = rows, rows << 10, room << 10
+        assert first.is_full(*limit) is first.is_due(*limit) is is_enough
+        assert first.takes_samples(*limit) is is_enough
+        assert first.progress(*limit).startswith("collecting") is is_enough
 
 
 @pytest.mark.parametrize(("text", "mib"), [("", 256), ("3.5", 3.5), ("much", 256), ("inf", 256)])

@@ -248,18 +248,19 @@ def test_copies_of_a_model_that_share_a_cache_share_what_is_learned(model: Path)
 
 
 @pytest.mark.parametrize(
-    ("wanted", "tries", "share", "takes"),
+    ("accuracy", "wanted", "tries", "share", "takes"),
     [
-        (2000, 0, 1.0, True),
-        (2000, 1, 1.0, False),
-        (2000, 1, 0.5, True),
-        (5000, 0, 1.0, False),
-        (900, 1, 1.0, True),
+        (0.98, 2000, 0, 1.0, True),
+        (0.98, 2000, 1, 1.0, False),
+        (0.98, 2000, 1, 0.5, True),
+        (0.99, 5000, 0, 1.0, False),
+        (0.98, 900, 1, 1.0, True),
     ],
 )
 def test_no_samples_are_taken_where_too_few_find_room_to_be_tried_with(
     model: Path,
     monkeypatch: pytest.MonkeyPatch,
+    accuracy: float,
     wanted: int,
     tries: int,
     share: float,
@@ -268,7 +269,7 @@ def test_no_samples_are_taken_where_too_few_find_room_to_be_tried_with(
     """``share``: of the room, for some 1,000 rows, that is full."""
     monkeypatch.setattr(first_learning, "find_spec", lambda name: ModuleSpec(name, None))
     write_samples(model, [{"features": np.zeros((1000, 8), np.float32)}])
-    aim, most_bytes = Aim.of(model, 0.98, "", ""), int(collected(model)[1] / share)
+    aim, most_bytes = Aim.of(model, accuracy, "", ""), int(collected(model)[1] / share)
     record = LearningRecord(Stage.REFUSED, aim, wanted=wanted, tries=tries)
     write_record(model, record)
     learning = FirstLearning(most_bytes, is_on=True, learns=False)

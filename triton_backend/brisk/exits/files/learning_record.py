@@ -211,8 +211,9 @@ class LearningRecord:
 
     def _takes_fewer(self, samples: float) -> bool:
         """Whether learning is tried with fewer samples than are wanted, if no more find room: the
-        first time only, and with enough for a proof."""
-        return self.tries == 0 and samples > self.wanted * HELD_OUT
+        first time only, and if those that fill ``FULL`` of it are enough for a proof."""
+        proving = FULL * samples * HELD_OUT
+        return self.tries == 0 and proving >= _fewest_proving(self.aim.accuracy, TRY_CONFIDENCE)
 
 
 def _room(rows: int, size: int, most_bytes: int) -> float:
@@ -322,5 +323,9 @@ TRY_CONFIDENCE = 1 - (1 - CONFIDENCE) / MOST_TRIES
 
 def rows_wanted(accuracy: float, confidence: float) -> int:
     """Return the number of samples with which learning is tried."""
-    proving = math.log(1 - confidence) / math.log(accuracy)
-    return max(FEWEST, math.ceil(SPARE * proving / HELD_OUT))
+    return max(FEWEST, math.ceil(SPARE * _fewest_proving(accuracy, confidence) / HELD_OUT))
+
+
+def _fewest_proving(accuracy: float, confidence: float) -> float:
+    """Return how many samples prove ``accuracy`` if every answer is right."""
+    return math.log(1 - confidence) / math.log(accuracy)
