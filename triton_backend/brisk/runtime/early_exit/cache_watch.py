@@ -46,8 +46,13 @@ if TYPE_CHECKING:
 
 LOOK_S = 1.0
 
+RESTS = 20.0
+"""The rest after a look at a model, by the processor time that it took; at most ``LOOK_S``. Those
+at a thousand models would take half of a processor, and the interpreter's lock, from requests."""
+
 RETRY_S = 60.0
-"""The time after which files are read again where one could not be."""
+"""The time after which files are read again where one could not be, and what fails at each look is
+told again."""
 
 LEFT_S = 60.0
 """The time from the load of an entry that asks for nothing, or from the end of one that asked, to
@@ -117,6 +122,8 @@ class CacheWatch:
         self._newest: dict[Path, _Watched] = {}
         """The last that learns of those with one folder, which alone decides what is learned."""
         self._thread: threading.Thread | None = None
+        self._warned_s: dict[str, float] = {}
+        """The last warnings, and when each was logged."""
 
     def open(self, session: Session, aim: Aim | None = None) -> OpenedCaches | None:
         """Read the session's caches. Any thread.
@@ -203,22 +210,32 @@ class CacheWatch:
             self._watched = [each for each in self._watched if not each.session.table.is_closed]
             watched = list(self._watched)
         self._newest = {each.folder: each for each in watched if each.aim is not None}
-        for each in watched:
+        for each in (one for one in watched if not one.session.table.is_closed):
+            begun_s = time.thread_time()
             try:
                 self._look(each)
             except Exception as error:  # noqa: BLE001  # other models' go on
-                LOGGER.warning(f"caches of {each.session.path}: {type(error).__name__}: {error}")
+                self._warn(f"caches of {each.session.path}: {type(error).__name__}: {error}")
+            time.sleep(min(RESTS * (time.thread_time() - begun_s), self._look_s))
         if self._first is not None:
             self._first.forget({each.session.path for each in watched if each.aim})
         if self._adaptation is not None:
             try:
                 self._adaptation.look(each.session.path for each in watched)
             except OSError as error:
-                LOGGER.warning(f"learned caches cannot learn: {error}")
+                self._warn(f"learned caches cannot learn: {error}")
             try:
                 self._delete_inputs(watched)
             except OSError as error:
-                LOGGER.warning(f"inputs that nobody learns from cannot be deleted: {error}")
+                self._warn(f"inputs that nobody learns from cannot be deleted: {error}")
+
+    def _warn(self, text: str) -> None:
+        """Log a warning, unless it was logged within ``RETRY_S``."""
+        now_s, before = time.monotonic(), self._warned_s
+        self._warned_s = {each: at_s for each, at_s in before.items() if now_s - at_s < RETRY_S}
+        if text not in self._warned_s:
+            self._warned_s[text] = now_s
+            LOGGER.warning(text)
 
     def _delete_inputs(self, watched: list[_Watched]) -> None:
         """Delete inputs of which nobody asks to learn any more, and once a day what belongs to
