@@ -67,6 +67,23 @@ def test_a_better_version_is_published_for_trial_and_nothing_more_until_that_is_
     assert read_cascade(candidate_file(model), digest_of(model)).revision == 1
 
 
+def test_a_rejected_version_is_left_behind_where_another_file_waits_for_its_load(
+    adapted: Adapted, model: Path
+) -> None:
+    """The loaded model goes on, and is not read again whenever caches learn."""
+    learner = open_learner(model)
+    assert learner is not None
+    sample(model, adapted.drifted())
+    assert learner.learn(time.time())
+    candidate_file(model).unlink()  # the runtime has rejected it
+    other = model.with_suffix(".new")
+    other.write_bytes(b"another model")
+    other.rename(model)
+    sample(model, adapted.drifted((4, 6)))
+    assert learner.learn(time.time())
+    assert read_cascade(candidate_file(model), None).revision == 1
+
+
 def test_what_was_learned_from_caches_that_were_trained_anew_meanwhile_is_not_tried(
     adapted: Adapted, model: Path
 ) -> None:
@@ -81,6 +98,18 @@ def test_what_was_learned_from_caches_that_were_trained_anew_meanwhile_is_not_tr
     os.utime(trained, ns=(before_ns, before_ns))
     assert not learner.learn(time.time())
     assert not candidate_file(model).exists()
+
+
+def test_training_data_that_the_model_answers_with_nan_do_not_end_learning(
+    adapted: Adapted,
+) -> None:
+    images = adapted.reference.fit.inputs["image"].copy()
+    images[::9, 0, 3, 3] = math.nan
+    reference = dataclasses.replace(adapted.reference, fit=Samples({"image": images}))
+    adapter = Adapter(adapted.base, adapted.cascade, reference, AdaptationSettings())
+    adapter.take({"image": adapted.drifted()}, 0.0)
+    outcome = adapter.adapt(1.0)
+    assert outcome.cascade is not None, outcome.reason
 
 
 def test_damaged_samples_are_left_out(
@@ -100,18 +129,6 @@ def test_caches_without_data_of_their_training_do_not_learn(
 ) -> None:
     reference_file(model).unlink()
     caplog.set_level(logging.INFO, "brisk")
-def test_training_data_that_the_model_answers_with_nan_do_not_end_learning(
-    adapted: Adapted,
-) -> None:
-    images = adapted.reference.fit.inputs["image"].copy()
-    images[::9, 0, 3, 3] = math.nan
-    reference = dataclasses.replace(adapted.reference, fit=Samples({"image": images}))
-    adapter = Adapter(adapted.base, adapted.cascade, reference, AdaptationSettings())
-    adapter.take({"image": adapted.drifted()}, 0.0)
-    outcome = adapter.adapt(1.0)
-    assert outcome.cascade is not None, outcome.reason
-
-
     assert open_learner(model) is None
     assert "no data of their training" in caplog.text
 

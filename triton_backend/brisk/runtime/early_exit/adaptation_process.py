@@ -27,7 +27,7 @@ import torch
 from brisk.errors import BriskError, InvalidModelError
 from brisk.exits.adaptation.adapter import Adapter
 from brisk.exits.adaptation.retraining import AdaptationSettings
-from brisk.exits.cascade_file import digest_of, read_cascade, write_cascade
+from brisk.exits.cascade_file import read_cascade, write_cascade
 from brisk.exits.files.container import DamagedFileError, digest_at_end
 from brisk.exits.files.sample_files import read_samples_file
 from brisk.exits.files.versions import candidate_file, latest, samples_folder, trained_file
@@ -152,7 +152,7 @@ class Learner:
     def _follow(self) -> None:
         """Continue from the served version, so that a rejected candidate is left behind."""
         try:
-            served = read_cascade(latest(self.model), digest_of(self.model))
+            served = read_cascade(latest(self.model), self._adapter.cascade.model_digest)
         except (DamagedFileError, OSError) as error:
             LOGGER.warning(f"caches of {self.model} cannot be read: {error}")
             return

@@ -176,7 +176,11 @@ def read_version(
     try:
         if not path.exists():
             return None
-        cascade = read_cascade(path, digest_of(model))
+        if present is not None and loaded.source.is_of(model):
+            digest = present.cascade.model_digest  # to read all of a large model takes seconds
+        else:
+            digest = digest_of(model)
+        cascade = read_cascade(path, digest)
         graph = read_graph(model) if present is None else present.base.graph
         if has_taps(program.plan, cascade):
             base = BaseModel(graph, program)
