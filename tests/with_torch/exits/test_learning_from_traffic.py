@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import math
 import shutil
@@ -10,8 +11,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-
 from onnx import numpy_helper
+
+from brisk.errors import InvalidModelError
 from brisk.exits.adaptation.adapter import Adapter
 from brisk.exits.adaptation.retraining import AdaptationSettings
 from brisk.exits.cascade_file import digest_of, read_cascade
@@ -226,8 +228,6 @@ def test_rows_of_no_numbers_in_the_traffic_teach_nothing(
     assert (outcome.stage, outcome.samples) == (Stage.SERVED, 98 * 12), outcome.reason
 
 
-def test_the_newest_rows_prove_and_nothing_else_does() -> None:
-    rows = np.random.default_rng(0).normal(size=(1000, 4)).astype(np.float32)
 @pytest.mark.parametrize("step", ["looking", "reading", "learning"])
 def test_a_model_that_cannot_be_read_for_now_is_not_called_unfit_for_good(
     digits: Path, adapted: Adapted, monkeypatch: pytest.MonkeyPatch, step: str
@@ -282,6 +282,8 @@ def taking_the_root_of_a_corner(model: onnx.ModelProto) -> onnx.ModelProto:
     return model
 
 
+def test_the_newest_rows_prove_and_nothing_else_does() -> None:
+    rows = np.random.default_rng(0).normal(size=(1000, 4)).astype(np.float32)
     division = divide(Samples({"x": rows}), 0, proves_newest=True)
     assert sorted(division.calibrate) == list(range(750, 1000))
     others = np.concatenate([division.fit, division.select, division.tune])

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from brisk.errors import BriskError
 from brisk.exits.files.learning_record import (
     TRY_CONFIDENCE,
     Aim,
@@ -57,7 +58,10 @@ def unfit_text(file: Path, aim: Aim) -> str:
     empty if something can. What was learned already does not count."""
     from brisk.runtime.early_exit.learning_process import look_at  # which is long to import
 
-    record = look_at(file, aim)
+    try:
+        record = look_at(file, aim)
+    except BriskError as error:
+        return f"not known: {error}"
     return record.words(0) if record.stage is Stage.UNFIT else ""
 
 

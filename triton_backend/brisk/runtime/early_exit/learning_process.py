@@ -33,7 +33,7 @@ if __name__ == "__main__" and not step_aside():
 import numpy as np
 
 from brisk.artefacts.store import FOR_ALL_MACHINES, locked
-from brisk.errors import BriskError, InvalidModelError, InvalidRequestError
+from brisk.errors import BriskError, InvalidModelError, InvalidRequestError, may_pass
 from brisk.exits.cascade_file import ReplacedModelError, digest_of, write_cascade
 from brisk.exits.data.samples import SampleGroups, Samples
 from brisk.exits.files.container import DamagedFileError
@@ -153,7 +153,8 @@ def _of_present_file(model: Path, record: LearningRecord, aim: Aim) -> LearningR
 
 
 def look_at(model: Path, aim: Aim) -> LearningRecord:
-    """Return a record that says whether the model can have early answers."""
+    """Return a record that says whether the model can have early answers. Raises BriskError if it
+    cannot be read now (``may_pass``)."""
     kept_to = aim.tolerance
     try:
         graph = read_graph(model)
@@ -170,6 +171,8 @@ def look_at(model: Path, aim: Aim) -> LearningRecord:
                 "tensors of numbers with rows alone"
             )
     except BriskError as error:
+        if may_pass(error):
+            raise
         return LearningRecord(Stage.UNFIT, aim, reason=_brief(error))
     return _collecting(aim)
 
@@ -187,11 +190,14 @@ def _collecting(aim: Aim) -> LearningRecord:
 def learn(model: Path, record: LearningRecord, threads: int) -> LearningRecord:
     """Learn from the samples that are stored; return the record of the result.
 
-    That is ``record`` if the model's file was replaced meanwhile: this try does not count.
+    That is ``record`` if the model's file was replaced meanwhile: this try does not count. Raises
+    BriskError if the process is to be started again, since the reason may pass.
     """
     try:
         graph = read_graph(model)
     except BriskError as error:
+        if may_pass(error):
+            raise
         return dataclasses.replace(record, stage=Stage.UNFIT, wanted=0, reason=_brief(error))
     folder = private_folder(model) / TRAINING
     shutil.rmtree(folder, ignore_errors=True)
@@ -229,6 +235,8 @@ def _learned(
     except InvalidRequestError as error:  # samples that do not fit, or are copies of a few
         return dataclasses.replace(refused, reason=_brief(error))
     except BriskError as error:
+        if may_pass(error):
+            raise
         return dataclasses.replace(refused, stage=Stage.UNFIT, wanted=0, reason=_brief(error))
 
 
