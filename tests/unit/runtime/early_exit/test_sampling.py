@@ -149,6 +149,20 @@ def test_the_oldest_files_go_first_where_room_is_short(tmp_path: Path) -> None:
     assert sorted(set(kept(model)[:, 0])) == [7.0, 8.0, 9.0]
 
 
+def test_there_are_not_ever_more_files_of_a_row_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampling, "MOST_FILES", 3)
+    model, sampler = tmp_path / "model.onnx", Sampler(1.0, 1 << 20)
+    for number in range(6):
+        sampler.sample(runs_of(model, np.full((ROWS_PER_FILE, 3), number, np.float32)))
+    wait_until(
+        lambda: samples_folder(model).exists() and 5.0 in kept_now(model)[:, 0], "the last one"
+    )
+    wait_until(lambda: len(list(samples_folder(model).glob("*.npz"))) == 3, "three files")
+    assert sorted(set(kept(model)[:, 0])) == [3.0, 4.0, 5.0]
+
+
 def test_samples_deleted_while_a_file_is_written_are_no_reason_to_keep_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -291,11 +291,14 @@ def write_record(model_file: Path, record: LearningRecord) -> None:
 def collected(model_file: Path) -> tuple[int, int]:
     """Return the rows of the stored samples, by the files' names, and their bytes."""
     rows = size = 0
-    for file in samples_folder(model_file).glob("*.npz"):
-        number = file.stem.rpartition("-")[2]
-        with contextlib.suppress(OSError):
-            size += file.stat().st_size
-            rows += int(number) if file.stem.count("-") > 1 and number.isdecimal() else 0
+    with contextlib.suppress(OSError), os.scandir(samples_folder(model_file)) as files:
+        for file in files:
+            stem, suffix = os.path.splitext(file.name)
+            number = stem.rpartition("-")[2]
+            with contextlib.suppress(OSError):
+                if suffix == ".npz":
+                    size += file.stat().st_size
+                    rows += int(number) if stem.count("-") > 1 and number.isdecimal() else 0
     return rows, size
 
 
