@@ -53,6 +53,10 @@ def test_a_request_may_give_one_and_the_next_one_need_not(model: Path, is_prepar
     for _ in range(2):
         np.testing.assert_array_equal(_answer(session, {"x": ROWS}), 3 * ROWS)
         np.testing.assert_array_equal(_answer(session, {"x": ROWS, "scale": scale}), 5 * ROWS)
+    session.caches.collects = True
+    for inputs, sampled in (({"x": ROWS}, 1), ({"scale": scale, "x": ROWS}, 0)):
+        runs = session.cached_runs(session.start(inputs, ["y"]), inputs, ("model", "1"))
+        assert len(runs) == sampled, "nothing is learned from what gives one"
     with pytest.raises(InvalidRequestError, match="input 'scale': expected float32"):
         session.start({"x": ROWS, "scale": np.array([5.0])}, ["y"])
     with pytest.raises(InvalidRequestError, match="no input"):

@@ -178,6 +178,8 @@ class Session(Servable):
         opts_out = agreement is not None and agreement >= 1
         if early is None and (opts_out or not self.caches.collects):
             return ()
+        if any(each.optional and each.name in inputs for each in self.inputs):
+            return ()  # what was learned reads none, and a scalar would be no sample of rows
         return [CachedRun(self, early, inputs, labels)]
 
     @abstractmethod
