@@ -220,6 +220,12 @@ def test_taps_are_read_without_the_rest_of_the_file(file: Path, tmp_path: Path) 
     assert tapped_values(tmp_path / "none.caches") == ()
     (tmp_path / "damaged.caches").write_bytes(file.read_bytes()[:-1])
     assert tapped_values(tmp_path / "damaged.caches") == ()
+    size = file.stat().st_size
+    os.truncate(file, size - 1000)
+    os.truncate(file, size)  # zeros instead of what a start does not wait for
+    assert tapped_values(file) == cascade().taps
+    with pytest.raises(DamagedFileError, match="not those that were written"):
+        read_cascade(file, "digest")
 
 
 def test_publishing_leaves_the_old_file_where_it_is_interrupted(

@@ -148,25 +148,38 @@ def read_header(path: Path) -> Mapping[str, Any]:
     their digest; empty if it has none. Raises OSError, and InvalidModelError if it cannot be read
     now."""
     try:
-        with open_file(path, "the caches' file") as file:
-            magic, version, length = _PREFIX.unpack(file.read(_PREFIX.size))
-            if (magic, version) != (MAGIC, VERSION) or length > LARGEST_HEADER_BYTES:
-                return {}
-            header = json.loads(file.read(length))["header"]
+        header = _read_head(path)[0]["header"]
     except InvalidModelError as error:
         if may_pass(error):
             raise
         return {}
-    except (struct.error, LookupError, TypeError, ValueError, RecursionError):
+    except _NO_HEAD:
         return {}
     return header if isinstance(header, dict) else {}
+
+
+_NO_HEAD = (struct.error, LookupError, TypeError, ValueError, ArithmeticError, RecursionError)
+"""The errors that what is no file of caches may raise."""
+
+
+def _read_head(path: Path) -> tuple[Any, int]:
+    """Return the JSON with which a file begins, and the bytes of its tensors. Raises OSError,
+    InvalidModelError, and ``_NO_HEAD``."""
+    with open_file(path, "the caches' file") as file:
+        magic, version, length = _PREFIX.unpack(file.read(_PREFIX.size))
+        if (magic, version) != (MAGIC, VERSION) or length > LARGEST_HEADER_BYTES:
+            raise DamagedFileError("it is no file of learned caches of this format")
+        parsed = json.loads(file.read(length))
+        start = _PREFIX.size + length
+        rest = os.fstat(file.fileno()).st_size - start
+        return parsed, rest - -start % ALIGNMENT - _DIGEST_BYTES
 
 
 def _tensor(blobs: memoryview, entry: Mapping[str, Any]) -> np.ndarray:
     dtype, shape, offset = entry["dtype"], entry["shape"], entry["offset"]
     if dtype not in NUMBERS or not all(isinstance(size, int) and size >= 0 for size in shape):
         raise DamagedFileError(f"a tensor of {dtype} {shape} is not expected")
-    end = offset + math.prod(shape) * np.dtype(dtype).itemsize
+    end = offset + _bytes_of(entry)
     if not 0 <= offset <= end <= len(blobs):
         raise DamagedFileError("a tensor lies outside of the file")
     return np.frombuffer(blobs[offset:end], dtype).reshape(shape)
@@ -176,10 +189,15 @@ def tapped_values(caches: Path) -> tuple[str, ...]:
     """Return the values behind which a model has to stop for ``caches``, before it is loaded.
 
     There are none if the file cannot be read, which is reported when the caches are opened. The
-    names are only searched for in the model, so they need no further check.
+    names are only searched for in the model, so they need no further check, and a start does not
+    wait for what follows the header: a model in int8 may be there.
     """
     try:
-        header = read_container(caches).header
+        parsed, tensors_bytes = _read_head(caches)
+        ends = (each["offset"] + _bytes_of(each) for each in parsed["tensors"].values())
+        if max(ends, default=0) != tensors_bytes:
+            return ()
+        header = parsed["header"]
         found: dict[str, None] = {}
         for index, entry in enumerate(header["exits"]):
             is_used = any(level["thresholds"][index] is not None for level in header["levels"])
@@ -188,5 +206,9 @@ def tapped_values(caches: Path) -> tuple[str, ...]:
                 if entry["noticed_at"] is not None and not header["synchronous"]:
                     found[str(entry["noticed_at"])] = None
         return tuple(found)
-    except (OSError, DamagedFileError, LookupError, TypeError):
+    except (OSError, InvalidModelError, AttributeError, *_NO_HEAD):
         return ()
+
+
+def _bytes_of(entry: Mapping[str, Any]) -> int:
+    return int(math.prod(entry["shape"]) * np.dtype(entry["dtype"]).itemsize)
