@@ -64,12 +64,12 @@ class Sources:
         ]
         return np.concatenate(blocks) if blocks else np.empty(0, np.int64)
 
-    def known(self, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return the source of each row, like ``of``, but -1 for new ones, which are not added."""
-        row_marks = marks(inputs)
-        if row_marks.dtype == np.uint8:
-            return np.array([self._equal.get(row.tobytes(), -1) for row in row_marks], np.int64)
-        return self._nearest(row_marks)
+    def known(self, found: np.ndarray) -> np.ndarray:
+        """Return the source of each row, like ``of_marks``, but -1 for new ones, which are not
+        added."""
+        if found.dtype == np.uint8:
+            return np.array([self._equal.get(row.tobytes(), -1) for row in found], np.int64)
+        return self._nearest(found)
 
     def _of_bytes(self, digest: bytes) -> int:
         if digest not in self._equal:

@@ -18,7 +18,7 @@ from enum import Enum
 import numpy as np
 
 from brisk.exits.adaptation.features import Material
-from brisk.exits.sources import Sources, digests
+from brisk.exits.sources import Sources, digests, marks
 
 
 class Use(Enum):
@@ -95,8 +95,9 @@ class SampleWindow:
 
     def offer(self, inputs: Mapping[str, np.ndarray], arrived_s: float) -> None:
         """Take the rows of a request; the arrays are copied. Too large a row is not kept."""
-        names, sources = digests(inputs), self._recent.of(inputs).tolist()
-        originals = self._original.known(inputs).tolist()
+        names, row_marks = digests(inputs), marks(inputs)
+        sources = self._recent.of_marks(row_marks).tolist()
+        originals = self._original.known(row_marks).tolist()
         for row, digest in enumerate(names):
             use = self._original_uses.get(originals[row])
             if use is None:
