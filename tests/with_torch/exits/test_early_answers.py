@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
-from brisk.exits.heads.exit_model import ExitEvaluation
+from brisk.exits.heads.exit_model import ExitEvaluation, Given
 from brisk.exits.scores import ScoreForm, as_form
 from brisk.exits.serving.exit_thread import ExitOutcome, ExitThread, Ticket, evaluate_exit
 from brisk.exits.serving.frame import find_places
@@ -163,6 +163,31 @@ def test_a_row_out_of_an_exits_distribution_is_answered_by_no_later_one() -> Non
     exit_of = {row: answer.exit_index for answer in frame.answers for row in answer.rows}
     assert {exit_of[row] for row in range(0, 21, 2)} == {None}
     assert 1 in {exit_of[row] for row in range(1, 21, 2)}
+
+
+def test_a_row_alone_is_decided_as_it_is_in_a_batch() -> None:
+    scores = np.array([0.2, 0.5, 0.9, 0.0, np.nan, 0.9], np.float32)
+    near = np.arange(6) < 3
+    logits = np.arange(12, dtype=np.float32).reshape(6, 2)
+
+    def evaluate(hidden: Given) -> ExitEvaluation:
+        rows = np.asarray(hidden)[:, 0].astype(int)
+        return ExitEvaluation(scores[rows], near[rows], logits[rows], (-logits[rows],))
+
+    rows = np.arange(6, dtype=np.float32)[:, None]
+    every = evaluate_exit(evaluate, rows, 0.5)
+    assert every is not None
+    assert (every.hits, every.rejected) == ((1, 2, 5), (3, 4, 5))
+    assert evaluate_exit(evaluate, rows[:1], 0.5) is None
+    for row in range(1, 6):
+        one = evaluate_exit(evaluate, rows[row : row + 1], 0.5)
+        assert one is not None
+        is_hit, is_rejected = row in every.hits, row in every.rejected
+        assert (one.hits, one.rejected) == ((0,) * is_hit, (0,) * is_rejected)
+        assert (one.logits is None) is not is_hit
+        if is_hit:
+            np.testing.assert_array_equal(one.logits, logits[row : row + 1])
+            np.testing.assert_array_equal(one.others[0], -logits[row : row + 1])
 
 
 def test_the_exit_thread_answers_as_the_models_own_thread_does() -> None:

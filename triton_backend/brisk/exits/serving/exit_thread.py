@@ -48,6 +48,12 @@ def evaluate_exit(evaluate: ExitEvaluator, hidden: Given, threshold: float) -> E
         found = evaluate(hidden)
     except Exception as error:  # noqa: BLE001  # a cache must never take its model down
         return ExitOutcome((), None, (), error)
+    if len(found.scores) == 1:  # numpy would take 4 to 6 µs for what takes Python 1
+        is_hit, is_near = found.scores.item() >= threshold, found.near.item()
+        if is_near and not is_hit:
+            return None
+        logits = found.logits if is_hit else None
+        return ExitOutcome((0,) * is_hit, logits, () if is_near else (0,), others=found.others)
     hits, rejected = found.scores >= threshold, ~found.near
     if not hits.any() and not rejected.any():
         return None
