@@ -52,9 +52,7 @@ def test_a_program_that_fails_is_told_in_its_own_words() -> None:
 
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
-REFUSAL = (
-    b"HTTP/1.1 503 Busy\r\nInference-Header-Content-Length: 6\r\nContent-Length: 12\r\n\r\n"
-)
+REFUSAL = b"HTTP/1.1 503 Busy\r\nInference-Header-Content-Length: 6\r\nContent-Length: 12\r\n\r\n"
 
 
 def answer_http(server: socket.socket, refused: int = 0) -> None:
