@@ -51,8 +51,7 @@ RESTS = 20.0
 at a thousand models would take half of a processor, and the interpreter's lock, from requests."""
 
 RETRY_S = 60.0
-"""The time after which files are read again where one could not be, and what fails at each look is
-told again."""
+"""The time until files that could not be read are read, and looks that fail are told, again."""
 
 LEFT_S = 60.0
 """The time from the load of an entry that asks for nothing, or from the end of one that asked, to
