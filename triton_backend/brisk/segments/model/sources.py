@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from pathlib import Path
 
 from onnx import GraphProto, ModelProto, ValueInfoProto
@@ -43,15 +44,16 @@ from brisk.segments.sharing import open_structure, with_weights
 from brisk.segments.source import FileBytes, RowTable, SegmentPlan, Source
 from brisk.tuning import SessionTuning
 
-MOST_AT_ONCE = 512, 16 << 20
-"""The most nodes and bytes of weights of a segment that starts with its warm session. Making that
-takes some 10 to 30 ms longer; the first runs are faster, and none is held up by an exchange of
-sessions. Larger weights take longer to be laid out than a first answer may wait.
-"""
+MOST_AT_ONCE = 64, 1 << 19
+"""The most nodes and bytes of weights of a segment that starts with its warm session whatever the
+others do: making that takes less time than the first run loses without it."""
 
-MOST_AT_ONCE_ARRIVING = 64, 1 << 19
-"""The same while a model's bytes may still be on their way: an optimised session is made when the
-last of them is here, one of the graph as it is before them."""
+MOST_OF_ALL_AT_ONCE = 512, 16 << 20
+"""The most of each segment of a model that starts with its warm sessions. Making these takes some
+10 to 40 ms longer, on all processors; the first runs are faster, and none is held up by an
+exchange of sessions. Larger weights take longer to be laid out than a first answer may wait, and
+one segment that has to be exchanged spoils what the others gain.
+"""
 
 
 class BareModel(Source):
@@ -107,7 +109,7 @@ class BareModel(Source):
         self._deferred: dict[int, Callable[[], None]] = {}
         """The functions that wait for a segment's tables, by segment."""
         self._is_awaited = is_awaited
-        self._most_at_once = MOST_AT_ONCE if is_here else MOST_AT_ONCE_ARRIVING
+        self._is_here = is_here
         self._keeps_graph = keeps_graph
         if keeps_graph:
             self.remark = "not optimised as it starts, since workers have died of that"
@@ -218,7 +220,6 @@ class BareModel(Source):
 
     def _first_form(self, segment: Segment) -> Form:
         """Return the form whose answers come soonest, not the first alone (NNV12, 3.1)."""
-        graph, weights = segment.proto.graph, self.file.weights
         if self._keeps_graph:
             return Form.IN_PLACE
         if not self.operators.isdisjoint(CHANGED_BY_OPTIMISING):
@@ -229,15 +230,26 @@ class BareModel(Source):
                 return Form.OPTIMISED
         if not self._is_awaited or self.file.unread is not None:
             return Form.IN_PLACE
+        is_small = self._is_within(segment, MOST_AT_ONCE)
+        return Form.OPTIMISED if is_small or self._starts_warm else Form.IN_PLACE
+
+    @cached_property
+    def _starts_warm(self) -> bool:
+        """Whether all segments start with warm sessions. Bytes that are on their way would be
+        waited for: an optimised session is made when the last of them is here."""
+        segments = self.segments
+        return self._is_here and all(
+            self._is_within(each, MOST_OF_ALL_AT_ONCE) for each in segments
+        )
+
+    def _is_within(self, segment: Segment, most: tuple[int, int]) -> bool:
+        graph, weights = segment.proto.graph, self.file.weights
         held = [weights[each.name] for each in graph.initializer if each.name in weights]
-        bytes_held = sum(each.data.nbytes for each in held)
-        most_nodes, most_bytes = self._most_at_once
-        if len(graph.node) > most_nodes or bytes_held > most_bytes:
-            return Form.IN_PLACE
-        operators = {node.op_type for node in graph.node}
-        if not operators.isdisjoint(WITH_BODIES):
-            return Form.IN_PLACE  # its bodies have nodes and weights that are not counted here
-        return Form.OPTIMISED
+        most_nodes, most_bytes = most
+        if len(graph.node) > most_nodes or sum(each.data.nbytes for each in held) > most_bytes:
+            return False
+        # bodies have nodes and weights that are not counted here
+        return WITH_BODIES.isdisjoint(node.op_type for node in graph.node)
 
     def _open(self, index: int, forms: Sequence[Form]) -> tuple[OrtSession, Form]:
         return open_segment(
