@@ -23,13 +23,14 @@ SIZE = 2048
 
 
 def folding_model(path: Path) -> Path:
-    """A few kilobytes whose constants take minutes to fold: products of large matrices."""
+    """A few kilobytes whose constants take minutes to fold: products of large matrices, more than
+    a model may have that is optimised before it is READY."""
     value = helper.make_tensor("v", TensorProto.FLOAT, [1], [1e-3])
     nodes = [
         helper.make_node("ConstantOfShape", ["size"], ["c"], value=value),
         helper.make_node("ConstantOfShape", ["size"], ["p0"], value=value),
     ]
-    for step in range(400):
+    for step in range(600):
         nodes.append(helper.make_node("MatMul", [f"p{step}", "c"], [f"p{step + 1}"]))
     nodes.append(helper.make_node("ReduceMax", [f"p{step + 1}"], ["m"], keepdims=0))
     nodes.append(helper.make_node("Add", ["x", "m"], ["y"]))
